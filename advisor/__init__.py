@@ -1,0 +1,1 @@
+"""Profiler traces of DistributedDataParallel runs in, advice out."""

@@ -1,0 +1,1 @@
+"""Speed advice: one file a rule, listed in RULES."""

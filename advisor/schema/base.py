@@ -1,0 +1,40 @@
+"""What the structs share: their base class, the estimate, and every closed set of words."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+SCHEMA_VERSION = 1
+
+Basis = Literal["measured", "fitted", "extrapolated"]
+Backend = Literal["gloo", "nccl", "unknown"]
+Wrapper = Literal["bucketed", "torch", "unknown"]
+DeviceType = Literal["cpu", "cuda"]
+Phase = Literal["data", "forward", "backward", "gradient_finish", "optimizer", "other"]
+VerdictCode = Literal[
+    "host_bound", "input_bound", "straggler", "compute_bound", "latency_bound", "bandwidth_bound", "balanced",
+    "not_ddp", "single_rank", "unknown",
+]  # fmt: skip
+AlarmCode = Literal[
+    "unsynced_last_micro_batch", "no_communication", "reduced_bytes_mismatch", "zero_grad_inside_accumulation",
+    "redundant_synchronization", "bucket_plan_differs", "collective_count_differs", "uneven_loss_weighting",
+    "harmful_environment", "cap_unit_suspect", "partial_synchronization",
+]  # fmt: skip
+Severity = Literal["error", "warning"]
+CollectiveRole = Literal["bucket", "buffer", "unused_parameter_mark", "join", "other"]
+RecommendationStatus = Literal["predicted", "confirmed", "refuted", "undecided"]
+
+
+class Struct(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of everything below: immutable, keyword-only, unknown fields of older writers ignored."""
+
+
+class Estimate(Struct, frozen=True, kw_only=True):
+    """A number with its 95 % interval and where it comes from; the unit is in the name of the field that holds it."""
+
+    value: float
+    low: float
+    high: float
+    basis: Basis

@@ -1,0 +1,51 @@
+"""The structs as files: JSON written whole or not at all, and read with a version check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from advisor.errors import InputError, SchemaVersionError
+from advisor.schema.answers import Prediction, Report
+from advisor.schema.base import SCHEMA_VERSION, Struct
+from advisor.schema.run import DDPConfig, RunManifest
+
+PUBLISHED: tuple[type[Struct], ...] = (Report, RunManifest, Prediction, DDPConfig)
+"""The structs whose JSON schema `ddp-advisor schema NAME` prints."""
+
+T = TypeVar("T", bound=Struct)
+
+
+def write_json(value: Struct, path: Path) -> None:
+    """Writes `value` as indented JSON, whole or not at all (through a temporary file beside it)."""
+    temporary = path.with_name(path.name + ".partial")
+    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+    temporary.replace(path)
+
+
+class _Versioned(msgspec.Struct):
+    schema_version: int = 1
+
+
+def read_json(kind: type[T], path: Path) -> T:
+    """Reads `kind` from `path`.
+
+    Raises:
+        SchemaVersionError: The file was written by a newer version.
+        InputError: The file is missing, unreadable or not such a document.
+    """
+    try:
+        data = path.read_bytes()
+        version = msgspec.json.decode(data, type=_Versioned).schema_version
+        if version > SCHEMA_VERSION:
+            raise SchemaVersionError(
+                f"{path} has schema version {version} but this ddp-advisor knows {SCHEMA_VERSION}: "
+                "upgrade ddp-advisor to read it."
+            )
+        return msgspec.json.decode(data, type=kind)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}): check the path.") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not a {kind.__name__} of ddp-advisor ({error}): write it again.") from error

@@ -1,0 +1,1 @@
+"""A Report as something to read: terminal, HTML, charts."""

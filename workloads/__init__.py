@@ -1,0 +1,1 @@
+"""Everything that runs torch: the reimplemented DDP, reference jobs, the recorder and the sweep."""

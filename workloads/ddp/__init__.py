@@ -1,0 +1,1 @@
+"""BucketedDDP: DistributedDataParallel reimplemented, to be read top to bottom."""
