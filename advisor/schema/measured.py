@@ -28,6 +28,10 @@ class StepSummary(Struct, frozen=True, kw_only=True):
     """GPU: the device idles because nothing was launched yet."""
     num_syncs: int
     """Backwards of this step that ended in a reduction of all buckets."""
+    backward_start_ns: int | None = None
+    """Where the step's last backward began, relative to the step's start; only the timeline chart needs it."""
+    backward_end_ns: int | None = None
+    """Where its compute ended."""
 
 
 class BucketSummary(Struct, frozen=True, kw_only=True):
