@@ -1,0 +1,88 @@
+"""torch's bucketing rule: by hand, and against torch itself on random models."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from random import Random
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+
+from advisor.bucketing import MIB, assign_buckets, assign_first, assign_rebuilt, bucket_limits, first_limits
+from advisor.errors import UsageError
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("cap", "cap_list", "expected"),
+    [
+        (None, None, (MIB, 25 * MIB)),
+        (25, None, (25 * MIB,)),
+        (0.5, None, (MIB // 2,)),
+        (None, [1, 2.5], (MIB, 5 * MIB // 2)),
+        (25, [1, 2.5], (MIB, 5 * MIB // 2)),
+        (None, [], (MIB, 25 * MIB)),
+        (0, None, (0,)),
+    ],
+)
+def test_limits_of_the_settings(cap: float | None, cap_list: list[float] | None, expected: tuple[int, ...]) -> None:
+    assert bucket_limits(cap, cap_list) == expected
+
+
+@pytest.mark.parametrize("cap", [-1.0, float("nan")])
+def test_a_cap_that_cannot_be_meant_is_refused(cap: float) -> None:
+    with pytest.raises(UsageError, match="MiB cannot be meant"):
+        bucket_limits(cap, None)
+
+
+def test_a_bucket_closes_at_its_limit_and_may_overshoot() -> None:
+    assert assign_buckets([3, 3, 1, 5, 2], "aaaaa", (4, 6)) == [[0, 1], [2, 3], [4]]
+
+
+def test_each_key_has_its_own_bucket_and_its_own_limits() -> None:
+    assert assign_buckets([4, 2, 4, 2, 2], "abaab", (4, 6)) == [[0], [1, 4], [2, 3]]
+
+
+def test_the_first_assignment_is_launched_from_the_last_layer() -> None:
+    assert assign_first([4, 4, 2], "aaa", (4,)) == [[2], [1], [0]]
+
+
+def test_the_rebuild_fills_in_ready_order() -> None:
+    assert assign_rebuilt([4, 4, 2], "aaa", (6,), [2, 1, 0]) == [[2, 1], [0]]
+
+
+@pytest.mark.parametrize(("listed", "rebuild", "expected"), [(False, True, 1), (False, False, 2), (True, True, 2)])
+def test_caps_hold_from_the_start_only_without_a_rebuild_or_with_a_list(
+    listed: bool, rebuild: bool, expected: int
+) -> None:
+    limits = first_limits((4,), cap_list_given=listed, will_rebuild=rebuild)
+    assert len(assign_first([4, 4], "aa", limits)) == expected
+
+
+models = st.lists(st.tuples(st.integers(1, 60), st.sampled_from(range(len(DTYPES)))), min_size=1, max_size=40)
+limit_lists = st.lists(st.integers(0, 500), min_size=1, max_size=4)
+
+
+@given(models, limit_lists, st.randoms(use_true_random=False))
+def test_buckets_equal_torchs(model: list[tuple[int, int]], limits: list[int], random: Random) -> None:
+    tensors = [torch.empty(numel, dtype=DTYPES[kind]) for numel, kind in model]
+    num_bytes, keys = [t.nbytes for t in tensors], [t.dtype for t in tensors]
+    in_registration_order, _ = dist._compute_bucket_assignment_by_size(tensors, limits, [False] * len(tensors))
+    assert assign_buckets(num_bytes, keys, limits) == in_registration_order
+
+    order = list(range(len(tensors)))
+    random.shuffle(order)
+    in_ready_order, _ = dist._compute_bucket_assignment_by_size(
+        [tensors[i] for i in order], limits, [False] * len(tensors), order
+    )
+    assert assign_rebuilt(num_bytes, keys, limits, order) == in_ready_order
+
+
+def test_bucketing_needs_no_torch() -> None:
+    code = "import sys, advisor.bucketing; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
