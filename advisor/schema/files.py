@@ -12,7 +12,12 @@ from advisor.schema.answers import Prediction, Report
 from advisor.schema.base import SCHEMA_VERSION, Struct
 from advisor.schema.run import DDPConfig, RunManifest
 
-PUBLISHED: tuple[type[Struct], ...] = (Report, RunManifest, Prediction, DDPConfig)
+PUBLISHED: dict[str, type[Struct]] = {
+    "report": Report,
+    "manifest": RunManifest,
+    "prediction": Prediction,
+    "config": DDPConfig,
+}
 """The structs whose JSON schema `ddp-advisor schema NAME` prints."""
 
 T = TypeVar("T", bound=Struct)
@@ -21,8 +26,11 @@ T = TypeVar("T", bound=Struct)
 def write_json(value: Struct, path: Path) -> None:
     """Writes `value` as indented JSON, whole or not at all (through a temporary file beside it)."""
     temporary = path.with_name(path.name + ".partial")
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
-    temporary.replace(path)
+    try:
+        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 class _Versioned(msgspec.Struct):
