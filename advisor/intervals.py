@@ -1,0 +1,69 @@
+"""Sets of half-open time intervals [start, end) as sorted, disjoint int64 arrays of shape (n, 2), in nanoseconds."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Intervals: TypeAlias = npt.NDArray[np.int64]
+
+EMPTY: Intervals = np.empty((0, 2), dtype=np.int64)
+
+
+def build_intervals(starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
+    """Merges arbitrary intervals into a set; empty and negative ones vanish.
+
+    Example: [0, 2), [1, 3), [3, 4), [6, 6) -> [0, 4).
+    """
+    pairs = np.column_stack([np.asarray(starts, dtype=np.int64), np.asarray(ends, dtype=np.int64)])
+    pairs = pairs[pairs[:, 1] > pairs[:, 0]]
+    if len(pairs) == 0:
+        return EMPTY
+    pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
+    reach = np.maximum.accumulate(pairs[:, 1])
+    opens = np.concatenate([[True], pairs[1:, 0] > reach[:-1]])
+    closes = np.concatenate([np.flatnonzero(opens)[1:] - 1, [len(pairs) - 1]])
+    return np.column_stack([pairs[opens, 0], reach[closes]])
+
+
+def union(*sets: Intervals) -> Intervals:
+    """Every instant that lies in at least one of the sets."""
+    stacked = np.concatenate([EMPTY, *sets])
+    return build_intervals(stacked[:, 0], stacked[:, 1])
+
+
+def intersection(left: Intervals, right: Intervals) -> Intervals:
+    """Every instant that lies in both sets."""
+    if len(left) == 0 or len(right) == 0:
+        return EMPTY
+    first = np.searchsorted(right[:, 1], left[:, 0], side="right")
+    stop = np.searchsorted(right[:, 0], left[:, 1], side="left")
+    counts = np.maximum(stop - first, 0)
+    mine = np.repeat(np.arange(len(left)), counts)
+    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    other = np.repeat(first, counts) + within
+    starts = np.maximum(left[mine, 0], right[other, 0])
+    ends = np.minimum(left[mine, 1], right[other, 1])
+    return build_intervals(starts, ends)
+
+
+def difference(left: Intervals, right: Intervals) -> Intervals:
+    """Every instant of `left` that does not lie in `right`."""
+    if len(left) == 0 or len(right) == 0:
+        return left
+    low = min(left[0, 0], right[0, 0])
+    high = max(left[-1, 1], right[-1, 1])
+    gaps = np.column_stack([np.append(low, right[:, 1]), np.append(right[:, 0], high)])
+    return intersection(left, build_intervals(gaps[:, 0], gaps[:, 1]))
+
+
+def clip(intervals: Intervals, start: int, end: int) -> Intervals:
+    """The part of the set within [start, end)."""
+    return intersection(intervals, build_intervals([start], [end]))
+
+
+def total(intervals: Intervals) -> int:
+    """Length of the set in nanoseconds."""
+    return int((intervals[:, 1] - intervals[:, 0]).sum())

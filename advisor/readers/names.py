@@ -1,0 +1,75 @@
+"""Every word a trace dialect uses for the same thing, as data: add a dialect here and nowhere else."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+CollectiveKind = Literal["all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "reduce", "send_recv"]
+
+COMMUNICATION_KERNEL = re.compile(r"nccl|rccl|oneccl", re.IGNORECASE)
+"""Device kernels that move data between ranks (NCCL 2.x and its renames, RCCL, oneCCL)."""
+
+GLOO_SPAN = re.compile(r"^gloo:")
+"""Execution of a collective on a gloo worker thread, as a user annotation."""
+
+COLLECTIVE_KINDS: tuple[tuple[re.Pattern[str], CollectiveKind], ...] = (
+    (re.compile(r"all_?reduce", re.IGNORECASE), "all_reduce"),
+    (re.compile(r"reduce_?scatter", re.IGNORECASE), "reduce_scatter"),
+    (re.compile(r"all_?gather", re.IGNORECASE), "all_gather"),
+    (re.compile(r"all_?to_?all", re.IGNORECASE), "all_to_all"),
+    (re.compile(r"broadcast", re.IGNORECASE), "broadcast"),
+    (re.compile(r"reduce", re.IGNORECASE), "reduce"),
+    (re.compile(r"send|recv", re.IGNORECASE), "send_recv"),
+)
+"""First match wins."""
+
+KERNEL = frozenset({"kernel"})
+MEMORY = frozenset({"gpu_memcpy", "gpu_memset", "memcpy", "memset"})
+RUNTIME = frozenset({"cuda_runtime", "cuda_driver", "runtime", "hip_runtime", "driver"})
+OPERATOR = frozenset({"cpu_op", "operator"})
+ANNOTATION = frozenset({"user_annotation"})
+
+PROFILER_STEP = re.compile(r"^ProfilerStep#?(\d+)$")
+DDP_FORWARD = frozenset({"DistributedDataParallel.forward", "BucketedDDP.forward"})
+OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
+OPTIMIZER_ZERO_GRAD = re.compile(r"^Optimizer\.zero_grad#")
+DATA_LOADING = re.compile(r"^enumerate\(DataLoader\)")
+AUTOGRAD_NODE = "autograd::engine::evaluate_function: "
+ACCUMULATE_GRAD = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+ACCUMULATE_GRAD_OP = "torch::autograd::AccumulateGrad"
+COPY_BACK = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
+COLLECTIVE_OP = re.compile(r"^c10d::")
+COLLECTIVE_RECORD = "record_param_comms"
+
+DTYPE_BYTES: dict[str, int] = {
+    "float": 4, "float32": 4, "f32": 4, "double": 8, "float64": 8, "half": 2, "c10::half": 2, "float16": 2,
+    "bfloat16": 2, "c10::bfloat16": 2, "bf16": 2, "int": 4, "int32": 4, "long": 8, "long int": 8, "int64": 8,
+    "short": 2, "short int": 2, "char": 1, "signed char": 1, "int8": 1, "byte": 1, "unsigned char": 1, "uint8": 1,
+    "bool": 1,
+}  # fmt: skip
+"""Bytes of one element, by every spelling of a dtype seen in traces, in lower case."""
+
+DTYPE_NAMES: dict[str, str] = {
+    "float": "float32", "f32": "float32", "double": "float64", "half": "float16", "c10::half": "float16",
+    "c10::bfloat16": "bfloat16", "bf16": "bfloat16", "int": "int32", "long": "int64", "long int": "int64",
+    "short": "int16", "short int": "int16", "char": "int8", "signed char": "int8", "byte": "uint8",
+    "unsigned char": "uint8",
+}  # fmt: skip
+"""torch's name of a dtype for the other spellings."""
+
+
+def name_collective_kind(name: str) -> CollectiveKind | None:
+    """The kind of collective that a kernel, annotation or `Collective name` speaks of."""
+    return next((kind for pattern, kind in COLLECTIVE_KINDS if pattern.search(name)), None)
+
+
+def name_dtype(spelling: str) -> str:
+    """torch's name for a dtype as a trace spells it."""
+    word = spelling.strip().lower()
+    return DTYPE_NAMES.get(word, word)
+
+
+def is_floating(dtype: str) -> bool:
+    """Whether gradients can have this dtype (torch's name)."""
+    return dtype.startswith(("float", "bfloat"))

@@ -1,0 +1,279 @@
+"""A trace as a timeline: steps, their phases, and what computed and communicated when.
+
+A phase ends when its work is done on both sides: at the host's change of phase, or at the end of the last kernel
+launched before it, whichever is later. So the phases of a step add up to the step by construction, on CPU (where the
+host's time is the work's time) and on GPU (where the device may run far behind the host, or idle because of it).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from advisor.intervals import Intervals, build_intervals, clip, total
+from advisor.readers.names import (
+    ANNOTATION,
+    AUTOGRAD_NODE,
+    COMMUNICATION_KERNEL,
+    COPY_BACK,
+    DDP_FORWARD,
+    GLOO_SPAN,
+    KERNEL,
+    MEMORY,
+    OPERATOR,
+    OPTIMIZER_STEP,
+    OPTIMIZER_ZERO_GRAD,
+    PROFILER_STEP,
+    RUNTIME,
+)
+from advisor.schema import Phase, marks
+from advisor.tables import Trace
+
+FIRST_STEADY_STEP = 2
+"""ProfilerStep#0 and #1 hold DDP's rebuild of its buckets and are left out where later steps were recorded."""
+
+StepSource = Literal["profiler", "optimizer", "forward", "window"]
+Times = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class PhaseSpan:
+    """A stretch of one step: on the host, and (`start_ns`, `end_ns`) on host and device both."""
+
+    phase: Phase
+    host_start_ns: int
+    host_end_ns: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True)
+class StepTimeline:
+    """One step on one rank; its spans follow each other without gap or overlap."""
+
+    number: int
+    host_start_ns: int
+    host_end_ns: int
+    spans: tuple[PhaseSpan, ...]
+    host_bound_ns: int
+
+    @property
+    def start_ns(self) -> int:
+        """When the step's own work began."""
+        return self.spans[0].start_ns
+
+    @property
+    def end_ns(self) -> int:
+        """When the last kernel launched inside the step ended, or the host left it if that is later."""
+        return self.spans[-1].end_ns
+
+    def sum_phase_ns(self, phase: Phase) -> int:
+        """Length of all spans of one phase."""
+        return sum(span.end_ns - span.start_ns for span in self.find_spans(phase))
+
+    def find_spans(self, phase: Phase) -> list[PhaseSpan]:
+        """The spans of one phase, in time order; there is one of each per micro-step."""
+        return [span for span in self.spans if span.phase == phase]
+
+
+@dataclass(frozen=True)
+class RankTimeline:
+    """What one rank's host and device did when."""
+
+    trace: Trace
+    steps: tuple[StepTimeline, ...]
+    step_source: StepSource
+    is_ddp: bool
+    compute: Intervals
+    communication: Intervals
+    communication_rows: npt.NDArray[np.bool_]
+    """Mask over `trace.events`."""
+    device: pd.DataFrame
+    """Kernels and copies with `launch_ns` (-1: launched outside the trace), in launch order; empty on CPU."""
+
+
+def build_timeline(trace: Trace) -> RankTimeline:
+    """Builds the timeline of one rank."""
+    events = trace.events
+    communication_rows = find_communication(events)
+    device = _link_launches(events, communication_rows)
+    if trace.device_type == "cuda":
+        compute_rows = events["category"].isin(KERNEL).to_numpy() & ~communication_rows
+    else:
+        gloo_threads = events["thread"][communication_rows].unique()
+        compute_rows = (events["category"].isin(OPERATOR) & ~events["thread"].isin(gloo_threads)).to_numpy()
+    windows, step_source = _find_steps(events)
+    return RankTimeline(
+        trace=trace,
+        steps=_build_steps(events, device, windows),
+        step_source=step_source,
+        is_ddp=_is_ddp(events),
+        compute=_rows_to_intervals(events, compute_rows),
+        communication=_rows_to_intervals(events, communication_rows),
+        communication_rows=communication_rows,
+        device=device,
+    )
+
+
+def find_communication(events: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Rows that execute a collective: device kernels of a communication library, or gloo spans on its worker threads."""
+    kernels = events["category"].isin(KERNEL).to_numpy()
+    return (kernels & match_names(events, COMMUNICATION_KERNEL.search)) | (
+        ~kernels & match_names(events, GLOO_SPAN.match)
+    )
+
+
+def match_names(events: pd.DataFrame, matches: object) -> npt.NDArray[np.bool_]:
+    """Rows whose name satisfies a predicate, asked once per distinct name."""
+    assert callable(matches)
+    wanted = np.array([bool(matches(name)) for name in events["name"].cat.categories], dtype=bool)
+    return np.asarray(wanted[events["name"].cat.codes.to_numpy()]) if len(wanted) else np.zeros(len(events), bool)
+
+
+def _is_ddp(events: pd.DataFrame) -> bool:
+    names = set(events["name"].cat.categories)
+    return bool(names & DDP_FORWARD) or COPY_BACK in names or any(marks.BUCKET_LAUNCH in name for name in names)
+
+
+def _rows_to_intervals(events: pd.DataFrame, rows: npt.NDArray[np.bool_]) -> Intervals:
+    return build_intervals(events["start_ns"].to_numpy()[rows], events["end_ns"].to_numpy()[rows])
+
+
+def _link_launches(events: pd.DataFrame, communication_rows: npt.NDArray[np.bool_]) -> pd.DataFrame:
+    """Device rows with the host time of the runtime call that launched them, found through `correlation`."""
+    on_device = events["category"].isin(KERNEL | MEMORY)
+    device = events.loc[on_device, ["name", "start_ns", "end_ns", "stream", "correlation", "external_id"]].copy()
+    device["communication"] = communication_rows[on_device.to_numpy()]
+    device["row"] = np.flatnonzero(on_device.to_numpy())
+    runtime = events[events["category"].isin(RUNTIME) & (events["correlation"] >= 0)]
+    launch = runtime.drop_duplicates("correlation").set_index("correlation")
+    device["launch_ns"] = launch["start_ns"].reindex(device["correlation"]).fillna(-1).to_numpy(dtype=np.int64)
+    device["launch_thread"] = launch["thread"].reindex(device["correlation"]).fillna(-1).to_numpy(dtype=np.int64)
+    return device.sort_values(["launch_ns", "start_ns"], kind="stable").reset_index(drop=True)
+
+
+# ------------------------------------------------------------------------------------------------------- steps
+
+
+def _find_steps(events: pd.DataFrame) -> tuple[list[tuple[int, int, int]], StepSource]:
+    """(number, host start, host end) of every steady step, and what told them apart."""
+    steps = events[match_names(events, PROFILER_STEP.match) & (events["category"] == "user_annotation").to_numpy()]
+    if len(steps):
+        numbers = [int(name.rpartition("#")[2]) for name in steps["name"]]
+        windows = list(zip(numbers, steps["start_ns"].tolist(), steps["end_ns"].tolist(), strict=True))
+        return [window for window in windows if window[0] >= FIRST_STEADY_STEP] or windows, "profiler"
+    ends = events["end_ns"][match_names(events, OPTIMIZER_STEP.match)].tolist()
+    if len(ends) > 1:
+        return [(n, a, b) for n, (a, b) in enumerate(zip(ends[:-1], ends[1:], strict=True))], "optimizer"
+    starts = events["start_ns"][events["name"].isin(DDP_FORWARD)].tolist()
+    if len(starts) > 1:
+        return [(n, a, b) for n, (a, b) in enumerate(zip(starts[:-1], starts[1:], strict=True))], "forward"
+    return [(0, int(events["start_ns"].min()), int(events["end_ns"].max()))], "window"
+
+
+def _build_steps(
+    events: pd.DataFrame, device: pd.DataFrame, windows: list[tuple[int, int, int]]
+) -> tuple[StepTimeline, ...]:
+    launched = device[device["launch_ns"] >= 0]
+    launches = launched["launch_ns"].to_numpy()
+    reached = np.maximum.accumulate(launched["end_ns"].to_numpy()) if len(launched) else launches
+    host_bound = _find_host_bound(launched)
+    host = events[events["category"].isin(OPERATOR | ANNOTATION)]
+    steps: list[StepTimeline] = []
+    for number, host_start, host_end in windows:
+        if steps and steps[-1].host_end_ns <= host_start:
+            begin = max(host_start, steps[-1].end_ns)
+        else:
+            mine = launched[(launches >= host_start) & (launches < host_end)]
+            begin = max(host_start, int(mine["start_ns"].min())) if len(mine) else host_start
+        spans: list[PhaseSpan] = []
+        for phase, start, end in _find_phases(host, host_start, host_end):
+            before = int(np.searchsorted(launches, end))
+            done = max(begin, end, int(reached[before - 1]) if before else 0)
+            spans.append(PhaseSpan(phase=phase, host_start_ns=start, host_end_ns=end, start_ns=begin, end_ns=done))
+            begin = done
+        bound = total(clip(host_bound, spans[0].start_ns, spans[-1].end_ns))
+        steps.append(StepTimeline(number, host_start, host_end, tuple(spans), bound))
+    return tuple(steps)
+
+
+def _find_host_bound(launched: pd.DataFrame) -> Intervals:
+    """When the device idled because the host had not yet launched what it ran next."""
+    rows = launched.sort_values("start_ns", kind="stable")
+    busy = build_intervals(rows["start_ns"], rows["end_ns"])
+    if len(busy) < 2:
+        return build_intervals([], [])
+    first_rows = rows.drop_duplicates("start_ns").set_index("start_ns")["launch_ns"]
+    next_launch = first_rows.reindex(busy[1:, 0]).to_numpy(dtype=np.int64)
+    return build_intervals(busy[:-1, 1], np.minimum(next_launch, busy[1:, 0]))
+
+
+# ------------------------------------------------------------------------------------------------------ phases
+
+
+def _find_phases(host: pd.DataFrame, start: int, end: int) -> list[tuple[Phase, int, int]]:
+    """The host's phases of one step in order, without gap: (phase, start, end).
+
+    Micro-steps are told apart by DDP's forward; everything before the first one is data, what follows a forward up
+    to the first autograd node is forward (with the loss), what follows backward up to the optimizer is other.
+    """
+    starts, ends = host["start_ns"].to_numpy(), host["end_ns"].to_numpy()
+    low, high = np.searchsorted(starts, [start, end])
+    window = host.iloc[low:high]
+    starts, ends = starts[low:high], ends[low:high]
+    names = window["name"]
+    forwards = starts[names.isin(DDP_FORWARD).to_numpy()]
+    nodes = match_names(window, lambda name: name.startswith(AUTOGRAD_NODE))
+    optimizer = match_names(window, OPTIMIZER_STEP.match)
+    zero_grad = match_names(window, OPTIMIZER_ZERO_GRAD.match)
+    finish = match_names(window, _is_gradient_finish)
+
+    cuts: list[tuple[Phase, int, int]] = []
+    limits = [*forwards.tolist(), end] if len(forwards) else [start, end]
+    for begin, until in zip(limits[:-1], limits[1:], strict=True):
+        inside = nodes & (starts >= begin) & (starts < until)
+        if not inside.any():
+            continue
+        backward_start, gradients_end = int(starts[inside].min()), int(ends[inside].max())
+        if len(forwards):
+            cuts.append(("forward", begin, backward_start))
+        cuts.append(("backward", backward_start, gradients_end))
+        after = (starts >= gradients_end) & (starts < until)
+        cuts.append(("gradient_finish", gradients_end, _find_finish_end(starts, ends, after, finish, gradients_end)))
+    cuts += [("optimizer", s, e) for s, e in zip(starts[optimizer].tolist(), ends[optimizer].tolist(), strict=True)]
+    cuts += [("other", s, e) for s, e in zip(starts[zero_grad].tolist(), ends[zero_grad].tolist(), strict=True)]
+    return _fill_gaps(sorted(cuts, key=lambda cut: cut[1]), start, end, forwards)
+
+
+def _is_gradient_finish(name: str) -> bool:
+    return name == COPY_BACK or name.startswith((marks.BUCKET_WAIT, marks.COPY_BACK))
+
+
+def _find_finish_end(
+    starts: Times, ends: Times, after: npt.NDArray[np.bool_], finish: npt.NDArray[np.bool_], gradients_end: int
+) -> int:
+    """backward() returns after the last copy back or wait; where neither is written, before the next host event."""
+    if (after & finish).any():
+        return int(ends[after & finish].max())
+    return int(starts[after].min()) if after.any() else gradients_end
+
+
+def _fill_gaps(
+    cuts: list[tuple[Phase, int, int]], start: int, end: int, forwards: Times
+) -> list[tuple[Phase, int, int]]:
+    """Names what lies between the known phases, so that they cover [start, end)."""
+    first_forward = int(forwards[0]) if len(forwards) else start
+    filled: list[tuple[Phase, int, int]] = []
+    at = start
+    for phase, begin, until in [*cuts, ("other", end, end)]:
+        begin, until = max(begin, at), min(max(until, at), end)
+        if begin > at:
+            filled.append(("data" if begin <= first_forward else "other", at, begin))
+        if until > begin:
+            filled.append((phase, begin, until))  # type: ignore[arg-type]
+        at = max(at, until)
+    return filled
