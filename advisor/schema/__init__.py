@@ -38,6 +38,7 @@ from advisor.schema.base import (
 from advisor.schema.files import (
     PUBLISHED,
     read_json,
+    read_report,
     write_json,
 )
 from advisor.schema.measured import (
@@ -107,5 +108,6 @@ __all__ = [
     "WaterfallTerm",
     "Wrapper",
     "read_json",
+    "read_report",
     "write_json",
 ]

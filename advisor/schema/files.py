@@ -57,3 +57,17 @@ def read_json(kind: type[T], path: Path) -> T:
         raise InputError(f"{path} cannot be read ({error.strerror}): check the path.") from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not a {kind.__name__} of ddp-advisor ({error}): write it again.") from error
+
+
+def read_report(path: Path | str) -> Report:
+    """Reads the report of a run folder, or a report file itself.
+
+    Raises:
+        SchemaVersionError: The file was written by a newer version.
+        InputError: There is no report, or it is not one.
+    """
+    place = Path(path)
+    file = place / "report.json" if place.is_dir() else place
+    if place.exists() and not file.exists():
+        raise InputError(f"{place} holds no report.json: run `ddp-advisor analyze {place}` first.")
+    return read_json(Report, file)
