@@ -1,0 +1,180 @@
+"""Starts training processes with torchrun, listens to them, and ends them: the side that imports no torch.
+
+Whatever happens (a failing rank, a hang, Ctrl-C), no process stays behind and a person reads one sentence.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from advisor.errors import AdvisorError, InputError, RunError, UsageError
+from workloads.exchange import REQUEST, STDERR, STDOUT, Failure, ProgressReader, read_first_failure, read_pids
+from workloads.job import check_spec
+from workloads.requests import RecordRequest, Request
+from workloads.run_folder import abandon_run_folder, default_run_folder, open_run_folder
+
+WORKER = Path(__file__).resolve().parent / "worker.py"
+POLL_S = 0.1
+GRACE_S = 8.0
+"""How long torchrun may take to end its ranks before they are killed."""
+START_S = 120.0
+"""Importing torch and meeting the other ranks, on a slow disk."""
+OWN_ERRORS: dict[str, type[AdvisorError]] = {kind.__name__: kind for kind in (UsageError, InputError, RunError)}
+
+OnProgress = Callable[[int, int, str], None]
+"""Called with steps done, steps in all and one line for a person."""
+
+
+def record_run(request: RecordRequest, on_progress: OnProgress | None = None, *, timeout_s: float = 900.0) -> Path:
+    """Trains a job under the profiler on `request.config.world_size` local processes.
+
+    Args:
+        request: What to train and how; an `out` of None becomes `runs/<workload>-<time>`.
+        on_progress: Called as the steps go by.
+        timeout_s: The whole run's limit.
+
+    Returns:
+        The run folder, whole.
+
+    Raises:
+        UsageError: The workload, preset or setting cannot be meant.
+        InputError: The folder cannot be written or holds something else.
+        RunError: A rank failed, or the run took too long.
+    """
+    check_spec(request.job)
+    folder = Path(request.out) if request.out else default_run_folder(request.job.workload)
+    open_run_folder(folder)
+    try:
+        launch(msgspec.structs.replace(request, out=str(folder.absolute())), on_progress, timeout_s=timeout_s)
+    except BaseException:
+        abandon_run_folder(folder)
+        raise
+    return folder
+
+
+def launch(
+    request: Request, on_progress: OnProgress | None = None, *, timeout_s: float, silence_s: float = 300.0
+) -> None:
+    """Runs the task of `request` on `request.config.world_size` processes of this machine until it is done.
+
+    Args:
+        request: One of the structs of `workloads.requests`.
+        on_progress: Called for every report of rank 0.
+        timeout_s: Limit for the whole task.
+        silence_s: Limit between two reports of rank 0.
+
+    Raises:
+        AdvisorError: The error that a rank raised for a person to read.
+        RunError: A rank failed otherwise, or a limit passed.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise UsageError("Training needs torch, which is not installed: pip install 'ddp-advisor[workloads]'.")
+    with tempfile.TemporaryDirectory(prefix="ddp-advisor-") as name:
+        exchange = Path(name)
+        (exchange / REQUEST).write_bytes(msgspec.json.encode(request))
+        process = _start(exchange, request.config.world_size)
+        try:
+            _listen(process, exchange, on_progress or _ignore, (timeout_s, silence_s))
+        finally:
+            _end(process, exchange)
+
+
+def _ignore(done: int, total: int, text: str) -> None:
+    """Nobody listens."""
+
+
+def _start(exchange: Path, num_processes: int) -> subprocess.Popen[bytes]:
+    torchrun = [sys.executable, "-P", "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
+    with (exchange / STDOUT).open("wb") as stdout, (exchange / STDERR).open("wb") as stderr:
+        return subprocess.Popen(
+            [*torchrun, f"--nproc-per-node={num_processes}", str(WORKER), str(exchange)],
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            env=training_environment(num_processes),
+            start_new_session=True,  # Ctrl-C in the terminal is ours alone to hand on
+        )
+
+
+def training_environment(num_processes: int) -> dict[str, str]:
+    """This process's environment with the cores shared out among the ranks and the profiler's own log silenced."""
+    environment = dict(os.environ)
+    environment.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // num_processes)))
+    environment.setdefault("KINETO_LOG_LEVEL", "99")
+    return environment
+
+
+def _listen(
+    process: subprocess.Popen[bytes], exchange: Path, on_progress: OnProgress, limits_s: tuple[float, float]
+) -> None:
+    timeout_s, silence_s = limits_s
+    progress = ProgressReader(exchange)
+    started = last_heard = time.monotonic()
+    allowed_silence_s = max(START_S, silence_s)
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(POLL_S)
+        now = time.monotonic()
+        for report in progress.read():
+            on_progress(report.done, report.total, report.text)
+            last_heard, allowed_silence_s = now, silence_s
+        if process.returncode is not None:
+            break
+        if now - started > timeout_s:
+            raise _with_stderr(RunError(f"The run was not done after {timeout_s:.0f} s and was stopped."), exchange)
+        if now - last_heard > allowed_silence_s:
+            sentence = f"The run made no progress for {allowed_silence_s:.0f} s and was stopped: a rank hangs."
+            raise _with_stderr(RunError(sentence), exchange)
+    if process.returncode != 0:
+        raise explain_failure(read_first_failure(exchange), exchange)
+
+
+def explain_failure(failure: Failure | None, exchange: Path) -> AdvisorError:
+    """The error to raise for a run that ended badly: a rank's own sentence, else what it raised, else how it ended."""
+    if failure and failure.kind in OWN_ERRORS:
+        return OWN_ERRORS[failure.kind](failure.message)
+    if failure:
+        first_line = (failure.message.strip().splitlines() or ["no message"])[0]
+        return _with_stderr(RunError(f"Rank {failure.rank} failed with {failure.kind}: {first_line}"), exchange)
+    stderr = (exchange / STDERR).read_text(errors="replace")
+    ended = re.search(r"rank\s*: (\d+).*?exitcode\s*: (-?\d+)", stderr, re.DOTALL)
+    if ended is None:
+        return _with_stderr(RunError("The training processes could not be started."), exchange)
+    rank, exit_code = ended.groups()
+    how = f"was killed by signal {exit_code[1:]}" if exit_code.startswith("-") else f"ended with exit code {exit_code}"
+    return _with_stderr(RunError(f"Rank {rank} {how}."), exchange)
+
+
+def _with_stderr(error: RunError, exchange: Path, num_lines: int = 12) -> RunError:
+    lines = (exchange / STDERR).read_text(errors="replace").splitlines()
+    # What torchrun itself adds below a rank's traceback repeats it with timestamps.
+    own = [line for line in lines if line.strip() and not re.match(r"[EW]\d{4} |={5,}|-{5,}|\[W\d+", line)]
+    if own:
+        error.add_note("\n".join(own[-num_lines:]))
+    return error
+
+
+def _end(process: subprocess.Popen[bytes], exchange: Path) -> None:
+    """Ends torchrun, which ends its ranks; and the ranks themselves where it did not."""
+    process.terminate()
+    try:
+        process.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    if process.returncode != 0:
+        for pid in read_pids(exchange):
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)  # every rank leads a group of its own

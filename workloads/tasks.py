@@ -1,0 +1,39 @@
+"""What a rank does for each kind of request; torch is imported here and below, never by the launcher."""
+
+from __future__ import annotations
+
+import msgspec
+
+from advisor.schema import DDPConfig
+from workloads.exchange import Reporter
+from workloads.job import JobContext, build_job
+from workloads.manifest import RunLabel
+from workloads.record import num_skipped_steps, record
+from workloads.requests import RecordRequest, Request
+from workloads.train import Place, Training, process_group
+
+
+def run_task(request: Request, reporter: Reporter) -> None:
+    """Joins the process group and does what was asked for."""
+    with process_group(request.config.backend, request.device) as place:
+        record_job(request, place, reporter)
+
+
+def record_job(request: RecordRequest, place: Place, reporter: Reporter) -> None:
+    """Trains a job under the profiler and leaves a run folder."""
+    config = settle_config(request.config, place)
+    job = build_job(JobContext(request.job, place.rank, place.world_size, place.device))
+    training = Training(job, config, place)
+    label = RunLabel(request.job.workload, request.job.preset, request.command)
+    num_skipped = num_skipped_steps(config)
+    with record(training.model, request.out, num_steps=request.num_steps, config=config, label=label) as recorder:
+        for step in range(recorder.num_steps):
+            training.step()
+            recorder.step()
+            text = "warming up" if step < num_skipped else "profiling"
+            reporter.report(step + 1, recorder.num_steps, f"{text} {request.job.workload}")
+
+
+def settle_config(config: DDPConfig, place: Place) -> DDPConfig:
+    """The settings with what the processes found: the real world size and backend."""
+    return msgspec.structs.replace(config, world_size=place.world_size, backend=place.backend)
