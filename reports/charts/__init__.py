@@ -1,0 +1,11 @@
+"""A Report as plotly figures: pure functions, drawn alike in the HTML file and on the Streamlit page.
+
+Figures have no title (the page around them has) and a transparent background (the page may be light or dark).
+"""
+
+from reports.charts.buckets import bucket_timeline
+from reports.charts.communication import communication_fit
+from reports.charts.step_time import step_time_bar
+from reports.charts.sweep import prediction_vs_measurement
+
+__all__ = ["bucket_timeline", "communication_fit", "prediction_vs_measurement", "step_time_bar"]

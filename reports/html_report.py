@@ -1,0 +1,116 @@
+"""A Report as one HTML file that needs nothing else: styles, charts and plotly.js are inside, no network is used."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+import plotly.io
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+from plotly.offline import get_plotlyjs
+
+from advisor.schema import Report
+from reports import sentences, summary, text
+from reports.charts import bucket_timeline, communication_fit, prediction_vs_measurement, step_time_bar
+from reports.charts.theme import CONFIG
+from reports.palette import PART_LABELS, PARTS
+
+_SYMBOLS = {"diamond": "◆", "diamond-open": "◇", "line-ns-open": "┃", "square": "■", "triangle-up": "▲", "cross": "✚"}
+
+
+def render_html(report: Report) -> str:
+    """The report as a whole HTML document: the terminal's order, with charts; light or dark as the reader prefers.
+
+    Names from traces are escaped, and a content security policy forbids the document to load anything.
+    """
+    return (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            report=report,
+            sentences=sentences,
+            ranks=summary.summarize_ranks(report),
+            buckets=summary.summarize_buckets(report),
+            run=summary.describe_run(report),
+            part_labels=PART_LABELS,
+            parts=PARTS,
+            charts=_draw_charts(report),
+            plotlyjs=Markup(get_plotlyjs()),
+        )
+    )
+
+
+def write_html(report: Report, path: Path) -> None:
+    """Writes `render_html(report)` to `path`, whole or not at all (through a temporary file beside it)."""
+    temporary = path.with_name(path.name + ".partial")
+    temporary.write_text(render_html(report), encoding="utf-8")
+    temporary.replace(path)
+
+
+def _draw_charts(report: Report) -> dict[str, Markup]:
+    """The charts there is data for, as HTML fragments by name."""
+    charts: dict[str, Markup] = {}
+    if report.steps:
+        charts["step_time"] = _embed("step_time", step_time_bar(report))
+    if report.buckets:
+        charts["buckets"] = _embed("buckets", bucket_timeline(report))
+    if any(model.samples and model.segments for model in report.comm_models):
+        charts["communication"] = _embed("communication", communication_fit(report))
+    if report.sweep is not None:
+        charts["sweep"] = _embed("sweep", prediction_vs_measurement(report))
+    return charts
+
+
+def _embed(name: str, figure: go.Figure) -> Markup:
+    """The figure as HTML, its legend as text before it: plotly's own cannot wrap on a narrow screen."""
+    legend = Markup("").join(
+        Markup('<li><span style="color: {}">{}</span> {}</li>').format(*_legend_mark(trace), Markup(trace.name))
+        for trace in figure.data
+        if trace.name and trace.showlegend is not False
+    )
+    figure = go.Figure(figure).update_layout(showlegend=False)
+    # plotly writes its JSON with <, > and / as escapes, so no name in it can end the script element
+    drawn = plotly.io.to_html(figure, config=CONFIG, include_plotlyjs=False, full_html=False, div_id=f"chart-{name}")
+    return Markup('<ul class="legend">{}</ul>{}').format(legend, Markup(drawn))
+
+
+def _legend_mark(trace: Any) -> tuple[str, str]:
+    """The colour of a trace and a character that looks like its marks."""
+    if trace.type == "bar":
+        return trace.marker.color, "■"
+    if trace.mode == "lines":
+        return trace.line.color, "━"
+    return trace.marker.color, _SYMBOLS.get(trace.marker.symbol, "●")
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_show,
+    )
+    environment.filters |= {
+        "ns": text.format_ns,
+        "ms": text.format_ms,
+        "bytes": text.format_bytes,
+        "fraction": text.format_fraction,
+        "estimate": text.format_estimate_ns,
+        "rate": text.format_rate,
+        "change": text.format_change,
+        "code": lambda code: Markup(escape(text.visible_code(code))),
+        "changes": summary.describe_changes,
+        "equally_good": summary.describe_equally_good,
+    }
+    return environment
+
+
+def _show(value: Any) -> Any:
+    """Every value the template prints, unless it is HTML already, with control characters spelled out."""
+    return value if isinstance(value, Markup) else text.visible(value)

@@ -1,0 +1,210 @@
+"""The first page: the verdict, what it rests on, and what to change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+import streamlit as st
+
+from advisor.schema import Evidence, Recommendation, Report
+from reports.charts import bucket_timeline, communication_fit, prediction_vs_measurement, step_time_bar
+from reports.sentences import (
+    VERDICT_TITLES,
+    headline_numbers,
+    say_alarms,
+    say_baseline,
+    say_ceiling,
+    say_evidence,
+    say_silence,
+    say_sweep,
+)
+from reports.summary import describe_changes, describe_equally_good, describe_run, summarize_buckets, typical_step
+from reports.text import (
+    escape_markdown,
+    format_bytes,
+    format_change,
+    format_estimate_ns,
+    format_ms,
+    visible,
+    visible_code,
+)
+
+ALL_RANKS = "the slowest"
+
+
+def render(report: Report) -> None:
+    """Shows the report: verdict, baseline, step, buckets, recommendations, alarms, notes and sweep, in this order."""
+    _show_verdict(report)
+    _show_baseline(report)
+    _show_step(report)
+    _show_buckets(report)
+    _show_communication(report)
+    _show_recommendations(report)
+    _show_alarms(report)
+    _show_notes(report)
+    _show_sweep(report)
+
+
+def _show_verdict(report: Report) -> None:
+    st.caption(escape_markdown(report.source))
+    st.title(VERDICT_TITLES[report.verdict.code], anchor=False)
+    st.markdown(escape_markdown(f"{report.verdict.message} {say_ceiling(report)}"))
+    alarms = say_alarms(report)
+    if alarms:
+        st.warning(alarms)
+    numbers = headline_numbers(report)
+    for column, (name, value, explanation) in zip(st.columns(len(numbers) or 1), numbers, strict=False):
+        column.metric(name, value, border=True, help=explanation)
+    _show_evidence(report.verdict.evidence)
+    st.caption(escape_markdown(" · ".join(f"{name} {value}" for name, value in describe_run(report))))
+
+
+def _show_baseline(report: Report) -> None:
+    _head("Baseline: replay against measurement")
+    trusted = report.baseline is not None and report.baseline.trusted
+    (st.success if trusted else st.error)(escape_markdown(say_baseline(report)))
+
+
+def _show_step(report: Report) -> None:
+    if report.steps:
+        _head("Where the step goes")
+        _draw(step_time_bar(report), "step_time")
+
+
+def _show_buckets(report: Report) -> None:
+    if not report.buckets:
+        return
+    _head("Buckets")
+    ranks = sorted({bucket.rank for bucket in report.buckets})
+    steps = sorted({bucket.step for bucket in report.buckets})
+    typical = typical_step(report)
+    left, right, _ = st.columns([1, 1, 2])
+    rank = left.selectbox(
+        "Rank", [None, *ranks], format_func=lambda rank: ALL_RANKS if rank is None else f"rank {rank}"
+    )
+    step = right.selectbox(
+        "Step",
+        steps,
+        index=steps.index(typical) if typical in steps else 0,
+        format_func=lambda step: f"{step} (typical)" if step == typical else f"{step}",
+    )
+    _draw(bucket_timeline(report, rank, step), "buckets")
+    _table(
+        {
+            "bucket": row.bucket,
+            "bytes": format_bytes(row.num_bytes),
+            "dtype": visible(row.dtype),
+            "ready": format_ms(row.ready_ns),
+            "launch": format_ms(row.launch_ns),
+            "start": format_ms(row.start_ns),
+            "end": format_ms(row.end_ns),
+            "queue": format_ms(row.queue_wait_ns),
+            "peers": format_ms(row.peer_wait_ns),
+            "transfer": format_ms(row.transfer_ns),
+            "exposed": format_ms(row.exposed_ns),
+            "blocking": format_ms(row.blocking_ns),
+        }
+        for row in summarize_buckets(report)
+    )
+    st.caption("ms since the step's start; the median over the steps of each rank, then the largest of the ranks")
+
+
+def _show_communication(report: Report) -> None:
+    if any(model.samples and model.segments for model in report.comm_models):
+        _head("Communication")
+        _draw(communication_fit(report), "communication")
+        for model in report.comm_models:
+            st.caption(escape_markdown(model.message))
+
+
+def _show_recommendations(report: Report) -> None:
+    _head("Recommendation" if len(report.recommendations) < 2 else "Recommendations")
+    silence = say_silence(report)
+    if silence:
+        st.markdown(escape_markdown(silence))
+    for recommendation in report.recommendations:
+        _show_card(report, recommendation)
+
+
+def _show_card(report: Report, recommendation: Recommendation) -> None:
+    with st.container(border=True):
+        st.markdown(f"**{escape_markdown(recommendation.title)}** · {recommendation.status}")
+        for name, today, proposed in describe_changes(recommendation, report.config):
+            before = f"{escape_markdown(today)} → " if today else ""
+            st.markdown(f"{escape_markdown(name)}: {before}**{escape_markdown(proposed)}**")
+        saving = format_estimate_ns(recommendation.saving_ns)
+        st.markdown(
+            f"Saves **{escape_markdown(saving)}** a step ({recommendation.saving_ns.basis}). "
+            f"{escape_markdown(recommendation.message)}"
+        )
+        for line in describe_equally_good(recommendation):
+            st.caption(escape_markdown(line))
+        _show_evidence(recommendation.evidence)
+        for caveat in recommendation.caveats:
+            st.markdown(f"- {escape_markdown(caveat)}")
+        if recommendation.code:
+            for tab, code in zip(
+                st.tabs([escape_markdown(framework) for framework in recommendation.code]),
+                recommendation.code.values(),
+                strict=True,
+            ):
+                tab.code(visible_code(code), language="python")
+        if recommendation.sources:
+            st.caption(escape_markdown(f"Sources: {'; '.join(recommendation.sources)}"))
+
+
+def _show_alarms(report: Report) -> None:
+    if report.alarms:
+        _head("Alarms")
+    for alarm in report.alarms:
+        show = st.error if alarm.severity == "error" else st.warning
+        show(f"{escape_markdown(alarm.message)}\n\n**Fix:** {escape_markdown(alarm.fix)}")
+        _show_evidence(alarm.evidence)
+
+
+def _show_notes(report: Report) -> None:
+    if report.notes:
+        _head("Notes on the data")
+    for note in report.notes:
+        file = f" ({note.file})" if note.file else ""
+        st.markdown(f"- {escape_markdown(note.message + file)}")
+
+
+def _show_sweep(report: Report) -> None:
+    if report.sweep is None:
+        return
+    _head("Prediction beside measurement")
+    _draw(prediction_vs_measurement(report), "sweep")
+    _table(
+        {
+            "arm": visible(arm.name),
+            "predicted": format_estimate_ns(arm.predicted_ns),
+            "measured": format_estimate_ns(arm.step_ns),
+            "change": "" if arm.outcome == "reference" else format_change(arm.ratio),
+            "steps": arm.num_steps,
+            "outcome": arm.outcome,
+            "message": visible(arm.message),
+        }
+        for arm in report.sweep.arms
+    )
+    st.caption(escape_markdown(say_sweep(report.sweep)))
+
+
+def _head(title: str) -> None:
+    st.subheader(title, anchor=False)
+
+
+def _show_evidence(items: tuple[Evidence, ...]) -> None:
+    for name, value, threshold in map(say_evidence, items):
+        judged = f" (threshold {threshold})" if threshold else ""
+        st.markdown(f"{escape_markdown(name)}: **{escape_markdown(value)}**{escape_markdown(judged)}")
+
+
+def _draw(figure: go.Figure, key: str) -> None:
+    st.plotly_chart(figure, key=key, config={"displaylogo": False})
+
+
+def _table(rows: Any) -> None:
+    st.dataframe(pd.DataFrame(rows), hide_index=True)

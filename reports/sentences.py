@@ -1,0 +1,121 @@
+"""The sentences that every renderer says alike: verdict, ceiling, baseline, silence and sweep."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from advisor.schema import Evidence, Report, Sweep, VerdictCode
+from reports.summary import summarize_ranks
+from reports.text import format_estimate_ns, format_fraction, format_ns, format_quantity
+
+VERDICT_TITLES: Final[dict[VerdictCode, str]] = {
+    "host_bound": "Host-bound",
+    "input_bound": "Input-bound",
+    "straggler": "Straggler",
+    "compute_bound": "Compute-bound",
+    "latency_bound": "Latency-bound",
+    "bandwidth_bound": "Bandwidth-bound",
+    "balanced": "Balanced",
+    "not_ddp": "Not DDP",
+    "single_rank": "Single rank",
+    "unknown": "Unknown",
+}
+
+_SILENCE: Final[dict[VerdictCode, str]] = {
+    "host_bound": "communication is not what holds this step back: the device waits for the host.",
+    "input_bound": "communication is not what holds this step back: it waits for its data.",
+    "straggler": "the ranks wait for a late one, which no bucket size and no hook changes.",
+    "compute_bound": "communication is hidden behind computation already.",
+    "not_ddp": "this run does not reduce its gradients as DistributedDataParallel does.",
+    "single_rank": "a single rank has nobody to communicate with.",
+    "unknown": "the traces do not show enough of the step.",
+}
+
+
+def say_ceiling(report: Report) -> str:
+    """What the step would take if communication were free: the most that any communication setting can save."""
+    ceiling = report.verdict.ceiling_ns
+    if ceiling is None:
+        return ""
+    if report.baseline is None or report.baseline.replayed_ns.value <= 0:
+        return f"With free communication the step would take {format_estimate_ns(ceiling)}."
+    saving = 1 - ceiling.value / report.baseline.replayed_ns.value
+    if saving < 0.001:
+        return f"With free communication the step would take as long as it does now, {format_estimate_ns(ceiling)}."
+    return (
+        f"With free communication the step would take {format_estimate_ns(ceiling)}, {format_fraction(saving)} less: "
+        "no communication setting can save more."
+    )
+
+
+def say_baseline(report: Report) -> str:
+    """How well the replay reproduces the step that was measured, beside the limit for speed advice."""
+    baseline = report.baseline
+    if baseline is None:
+        return "The step was not replayed, so there is no speed advice."
+    error = format_fraction(abs(baseline.error_fraction))
+    times = f"measured {format_estimate_ns(baseline.measured_ns)}, replayed {format_estimate_ns(baseline.replayed_ns)}"
+    limit, floor = format_fraction(baseline.limit_fraction), format_fraction(baseline.noise_floor_fraction)
+    limits = f"limit {limit}, noise floor {floor}"
+    if baseline.trusted:
+        return f"Replay reproduces the measured step within {error} ({limits}): {times}."
+    return f"Replay misses the measured step by {error} ({limits}), so there is no speed advice: {times}."
+
+
+def say_silence(report: Report) -> str:
+    """Why there is no recommendation; empty where there is one."""
+    if report.recommendations:
+        return ""
+    reason = _SILENCE.get(report.verdict.code)
+    if reason is None and report.baseline is None:
+        reason = "the step could not be replayed."
+    elif reason is None and report.baseline is not None and not report.baseline.trusted:
+        reason = "the replay misses the measured step by more than the limit."
+    reason = reason or "none is predicted to matter beyond the noise."
+    return f"No change of the DDP settings is recommended, because {reason}"
+
+
+def say_alarms(report: Report) -> str:
+    """How many mistakes were found, for the top of a page; empty where there are none."""
+    errors = sum(alarm.severity == "error" for alarm in report.alarms)
+    warnings = len(report.alarms) - errors
+    counts = [
+        f"{count} {word}{'s' if count > 1 else ''}"
+        for count, word in ((errors, "error"), (warnings, "warning"))
+        if count
+    ]
+    return f"{' and '.join(counts)} about what is trained or measured: see Alarms." if counts else ""
+
+
+def say_sweep(sweep: Sweep) -> str:
+    """How the comparison was measured, and what counts as a tie."""
+    return (
+        f"Today's setting against itself differs by {format_fraction(sweep.noise_floor_fraction)} (noise floor); below "
+        f"{format_fraction(sweep.tie_fraction)} two settings are called a tie. {sweep.num_blocks} interleaved blocks "
+        f"of {sweep.steps_per_block} steps for each setting; the predictions were frozen before the first of them "
+        f"(sha256 {sweep.predictions_sha256[:12]})."
+    )
+
+
+def headline_numbers(report: Report) -> tuple[tuple[str, str, str], ...]:
+    """The few numbers to see first, as (name, value, explanation)."""
+    numbers: list[tuple[str, str, str]] = []
+    slowest = max(summarize_ranks(report), key=lambda rank: rank.step_ns, default=None)
+    if slowest is not None and slowest.step_ns:
+        blocking_ns = slowest.parts_ns["blocking"]
+        numbers.append(("Step", format_ns(slowest.step_ns), "median of the slowest rank"))
+        numbers.append(
+            ("Blocking", format_ns(blocking_ns), f"{format_fraction(blocking_ns / slowest.step_ns)} of the step")
+        )
+    if report.verdict.ceiling_ns is not None:
+        numbers.append(("Ceiling", format_ns(report.verdict.ceiling_ns.value), "step with free communication"))
+    if report.recommendations:
+        best = report.recommendations[0]
+        numbers.append(("Saving", format_ns(best.saving_ns.value), f"{best.status}, of the first recommendation"))
+    return tuple(numbers)
+
+
+def say_evidence(evidence: Evidence) -> tuple[str, str, str]:
+    """One number that decides, as (name, value, threshold); the threshold is empty where there is none."""
+    threshold = "" if evidence.threshold is None else format_quantity(evidence.threshold, evidence.unit)
+    return evidence.name, format_quantity(evidence.value, evidence.unit), threshold

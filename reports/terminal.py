@@ -1,0 +1,254 @@
+"""A Report on a terminal: the verdict first, then what it rests on. Nothing in it is read as markup."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from advisor.schema import Alarm, Recommendation, Report
+from reports.palette import PART_LABELS, PARTS
+from reports.sentences import (
+    VERDICT_TITLES,
+    say_alarms,
+    say_baseline,
+    say_ceiling,
+    say_evidence,
+    say_silence,
+    say_sweep,
+)
+from reports.summary import (
+    RankStep,
+    describe_changes,
+    describe_equally_good,
+    describe_run,
+    slowest_ranks,
+    summarize_buckets,
+    summarize_ranks,
+)
+from reports.text import (
+    format_bytes,
+    format_change,
+    format_estimate_ns,
+    format_ms,
+    format_quantity,
+    visible,
+    visible_code,
+)
+
+MAX_RANKS = 16
+"""Lines of ranks a terminal should show; the slowest are kept."""
+_WIDE = 100
+"""From this many columns on the bucket table shows everything."""
+_MARKS = {"error": ("✗", "bold red"), "warning": ("!", "bold yellow")}
+_OUTCOME_STYLES = {"faster": "green", "slower": "red", "failed": "red", "reference": "dim"}
+
+
+def render_terminal(report: Report, console: Console) -> None:
+    """Prints the report: verdict, baseline, step, buckets, recommendations, alarms, notes and sweep, in this order."""
+    _print_verdict(report, console)
+    _print_baseline(report, console)
+    _print_step(report, console)
+    _print_buckets(report, console)
+    _print_recommendations(report, console)
+    _print_alarms(report.alarms, console)
+    _print_notes(report, console)
+    _print_sweep(report, console)
+    console.print()
+
+
+def _print_verdict(report: Report, console: Console) -> None:
+    run = " · ".join(f"{name} {visible(value)}" for name, value in describe_run(report))
+    body = Text(visible(report.verdict.message))
+    ceiling = say_ceiling(report)
+    if ceiling:
+        body.append(f"\n{ceiling}")
+    for evidence in report.verdict.evidence:
+        name, value, threshold = say_evidence(evidence)
+        body.append(f"\n{visible(name)}: ", "dim").append(value, "bold")
+        body.append(f" (threshold {threshold})" if threshold else "", "dim")
+    alarms = say_alarms(report)
+    if alarms:
+        body.append(f"\n{alarms}", "bold red")
+    console.print()
+    console.print(
+        Panel(
+            body,
+            title=Text(VERDICT_TITLES[report.verdict.code], "bold"),
+            title_align="left",
+            subtitle=Text(visible(report.source), "dim"),
+            subtitle_align="right",
+            padding=(1, 2),
+        )
+    )
+    console.print(Text(run, "dim"))
+
+
+def _print_baseline(report: Report, console: Console) -> None:
+    trusted = report.baseline is not None and report.baseline.trusted
+    mark = Text("✓ ", "bold green") if trusted else Text("✗ ", "bold red")
+    _print_heading("Baseline: replay against measurement", console)
+    console.print(mark + Text(say_baseline(report)))
+
+
+def _print_step(report: Report, console: Console) -> None:
+    ranks = summarize_ranks(report)
+    if not ranks:
+        return
+    shown = slowest_ranks(ranks, MAX_RANKS)
+    _print_heading("Where the step goes", console)
+    table = _table("rank", "step", *PARTS)
+    for rank in shown:
+        parts = [format_ms(rank.parts_ns[part]) for part in PARTS]
+        table.add_row(f"{rank.rank}", format_ms(rank.step_ns), *parts)
+    for column, colour in zip(table.columns[2:], PARTS.values(), strict=True):
+        column.header_style = f"bold {colour}"
+    console.print(table)
+    longest = max(rank.step_ns for rank in shown)
+    for rank in shown:
+        console.print(_draw_bar(rank, longest, min(console.width, 100) - 12), no_wrap=True)
+    kept = f"; the slowest {len(shown)} of {len(ranks)} ranks" if len(shown) < len(ranks) else ""
+    _print_caption(f"ms in the median step of each rank; backward is {PART_LABELS['backward']} only{kept}", console)
+
+
+def _draw_bar(rank: RankStep, longest_ns: float, width: int) -> Text:
+    """The step as a line of blocks, one colour a part, `width` characters for `longest_ns`."""
+    bar = Text(f"  {visible(f'rank {rank.rank}'):>8}  ", "dim")
+    reached, drawn = 0.0, 0
+    for part, colour in PARTS.items():
+        reached += rank.parts_ns[part]
+        upto = round(reached / longest_ns * width) if longest_ns else 0
+        bar.append("█" * (upto - drawn), colour)
+        drawn = upto
+    return bar
+
+
+def _print_buckets(report: Report, console: Console) -> None:
+    rows = summarize_buckets(report)
+    if not rows:
+        return
+    _print_heading("Buckets", console)
+    wide = console.width >= _WIDE
+    more = ("launch", "queue", "peers") if wide else ()
+    table = _table("bucket", "bytes", "ready", "start", "end", *more, "transfer", "exposed", "blocking")
+    for row in rows:
+        extra = (format_ms(row.launch_ns), format_ms(row.queue_wait_ns), format_ms(row.peer_wait_ns)) if wide else ()
+        blocking = Text(format_ms(row.blocking_ns), PARTS["blocking"] if row.blocking_ns else "")
+        table.add_row(
+            f"{row.bucket}",
+            format_bytes(row.num_bytes),
+            format_ms(row.ready_ns),
+            format_ms(row.start_ns),
+            format_ms(row.end_ns),
+            *extra,
+            format_ms(row.transfer_ns),
+            format_ms(row.exposed_ns),
+            blocking,
+        )
+    console.print(table)
+    _print_caption("ms since the step's start; median over the steps, then the largest of the ranks", console)
+
+
+def _print_recommendations(report: Report, console: Console) -> None:
+    _print_heading("Recommendation" if len(report.recommendations) < 2 else "Recommendations", console)
+    for recommendation in report.recommendations:
+        console.print(_recommendation_card(report, recommendation))
+    silence = say_silence(report)
+    if silence:
+        console.print(Text(silence))
+
+
+def _recommendation_card(report: Report, recommendation: Recommendation) -> Panel:
+    body = Text()
+    for name, today, proposed in describe_changes(recommendation, report.config):
+        body.append(f"{visible(name)}: ").append(f"{today} → " if today else "", "dim").append(proposed, "bold green")
+        body.append("\n")
+    for line in describe_equally_good(recommendation):
+        body.append(f"{line}\n", "dim")
+    body.append("saves ").append(format_estimate_ns(recommendation.saving_ns), "bold")
+    body.append(f" a step ({recommendation.saving_ns.basis}, {recommendation.status})\n")
+    body.append(f"\n{visible(recommendation.message)}")
+    for evidence in recommendation.evidence:
+        name, value, threshold = say_evidence(evidence)
+        body.append(f"\n{visible(name)}: {value}" + (f" (threshold {threshold})" if threshold else ""), "dim")
+    for caveat in recommendation.caveats:
+        body.append(f"\n! {visible(caveat)}", "yellow")
+    for framework, code in recommendation.code.items():
+        body.append(f"\n\n{visible(framework)}\n", "dim").append(visible_code(code), "cyan")
+    return Panel(body, title=Text(visible(recommendation.title), "bold"), title_align="left", padding=(1, 2))
+
+
+def _print_alarms(alarms: Sequence[Alarm], console: Console) -> None:
+    if not alarms:
+        return
+    _print_heading("Alarms", console)
+    for alarm in alarms:
+        mark, style = _MARKS[alarm.severity]
+        text = (
+            Text(f"{mark} ", style)
+            .append(visible(alarm.message), "default")
+            .append(f"\nfix: {visible(alarm.fix)}", "bold")
+        )
+        where = [
+            f"{word} {', '.join(map(str, numbers[:12]))}"
+            for word, numbers in (("ranks", alarm.ranks), ("steps", alarm.steps))
+            if numbers
+        ]
+        values = [f"{visible(e.name)} {format_quantity(e.value, e.unit)}" for e in alarm.evidence]
+        if where or values:
+            text.append(f"\n{' · '.join(where + values)}", "dim")
+        console.print(Padding(text, (0, 0, 1, 0)))
+
+
+def _print_notes(report: Report, console: Console) -> None:
+    if not report.notes:
+        return
+    _print_heading("Notes on the data", console)
+    for note in report.notes:
+        file = Text(f" ({visible(note.file)})" if note.file else "", "dim")
+        console.print(Text("· ", "dim") + Text(visible(note.message)) + file)
+
+
+def _print_sweep(report: Report, console: Console) -> None:
+    if report.sweep is None:
+        return
+    _print_heading("Prediction beside measurement", console)
+    table = _table("arm", "predicted", "measured", "change", "outcome")
+    for arm in report.sweep.arms:
+        estimates = (
+            format_estimate_ns(arm.predicted_ns),
+            format_estimate_ns(arm.step_ns),
+            "" if arm.outcome == "reference" else format_change(arm.ratio),
+        )
+        table.add_row(
+            visible(arm.name),
+            *(text if console.width >= _WIDE else text.replace(" [", "\n[") for text in estimates),
+            Text(arm.outcome, _OUTCOME_STYLES.get(arm.outcome, "")),
+        )
+    console.print(table)
+    for arm in report.sweep.arms:
+        if arm.message:
+            console.print(Text(f"{visible(arm.name)}: {visible(arm.message)}", "dim"))
+    _print_caption(say_sweep(report.sweep), console)
+
+
+def _table(first: str, *columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    table.add_column(first)
+    for column in columns:
+        table.add_column(column, justify="right")
+    return table
+
+
+def _print_heading(title: str, console: Console) -> None:
+    console.print()
+    console.print(Text(title, "bold underline"))
+
+
+def _print_caption(caption: str, console: Console) -> None:
+    console.print(Text(caption, "dim"))
