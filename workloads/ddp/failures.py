@@ -1,0 +1,61 @@
+"""What can go wrong in a synchronising backward, each told in one sentence that names the parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from advisor.errors import RunError
+
+MAX_NAMES = 5
+
+
+@contextmanager
+def naming_bucket(rank: int, bucket: int, num_bytes: int) -> Iterator[None]:
+    """Tells which bucket was under way when the process group fails: a dead peer, a time-out, a mismatch."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RunError(
+            f"Rank {rank}: the reduction of bucket {bucket} ({num_bytes} bytes) failed: {error} "
+            "Look for the rank that ended or hung first."
+        ) from error
+
+
+def gradients_missing(rank: int, missing: Sequence[str], frozen: Sequence[str], reason: str) -> RunError:
+    """A backward left parameters without a gradient, so that their buckets were never averaged."""
+    what = f"Rank {rank}: the last backward gave no gradient to {list_names(missing)}, so the ranks were not averaged: "
+    if frozen:
+        return RunError(what + f"{list_names(frozen)} was frozen after wrapping; freeze before, or wrap again.")
+    return RunError(what + reason)
+
+
+def ready_twice(rank: int, name: str) -> RunError:
+    """A parameter reported a gradient after its part of the bucket was filled."""
+    return RunError(
+        f"Rank {rank}: {name} got a second gradient before the first backward was over, when its bucket was filled "
+        "already: run one backward a forward, do not use parameters outside forward or in two re-entrant "
+        "checkpoints, or pass static_graph=True if the graph never changes."
+    )
+
+
+def late_gradient(name: str) -> str:
+    """A backward of its own after the synchronised one: its gradients stay on this rank."""
+    return (
+        f"{name} got another gradient after this step's averaging was over; it stays on this rank and the replicas "
+        "drift apart: run forward again before each backward, or use no_sync() for all but the last."
+    )
+
+
+def unfrozen(names: Sequence[str]) -> str:
+    """Parameters that wrapping left out."""
+    return (
+        f"{list_names(names)} was unfrozen after wrapping, so its gradients are not averaged and the replicas drift "
+        "apart: unfreeze before wrapping, or wrap the module again."
+    )
+
+
+def list_names(names: Sequence[str]) -> str:
+    """The first few names, and how many more there are."""
+    shown = ", ".join(names[:MAX_NAMES])
+    return f"{shown} and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else shown

@@ -1,0 +1,200 @@
+"""BucketedDDP: the module that wraps a model and keeps its replicas equal."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from advisor.errors import UsageError
+from advisor.schema import Backend, DDPConfig, marks
+from workloads.ddp.failures import unfrozen
+from workloads.ddp.marks import mark
+from workloads.ddp.reducer import Reducer
+from workloads.ddp.replicas import broadcast_tensors, check_same_parameters, check_wrappable
+
+
+class BucketedDDP(nn.Module):
+    """DistributedDataParallel, reimplemented: every rank computes on its own data, gradients are averaged.
+
+    Use it as torch's: wrap, then train as on one device. When `backward()` returns, every gradient is the average
+    over the ranks. Arguments, their order and meaning are torch 2.13's; those it cannot honour it refuses.
+
+    Args:
+        module: The model, the same on every rank, on its device.
+        device_ids: The one device to move inputs to, for a model on a GPU.
+        output_device: As torch's; the outputs stay where the model leaves them.
+        dim: Only 0.
+        broadcast_buffers: Deprecated; `forward_sync_buffers`, which also governs the broadcast at wrapping.
+        init_sync: Check and broadcast the model at wrapping.
+        process_group: The ranks; None means all of them.
+        bucket_cap_mb: Bytes at which a bucket closes, in MiB; unset means 1 for the first and 25 for the rest.
+        find_unused_parameters: Search in every step which parameters the outputs depend on.
+        check_reduction: Refused.
+        gradient_as_bucket_view: Let gradients be parts of the buckets instead of copies.
+        static_graph: Learn in the first step which parameters are used, and how often.
+        delay_all_reduce_named_params: Refused.
+        param_to_hook_all_reduce: Refused.
+        mixed_precision: Refused.
+        device_mesh: Refused.
+        skip_all_reduce_unused_params: Do not reduce a bucket whose parameters are all unused; the same on all ranks.
+        bucket_cap_mb_list: One cap a bucket, in MiB; the last one repeats.
+        batched_grad_copy: Copy a bucket's gradients at once instead of one by one.
+        forward_sync_buffers: Broadcast rank 0's buffers before each forward.
+
+    Attributes:
+        record_gradient_marks: Whether to write a profiler mark for each gradient; off unless a recorder asks.
+
+    Raises:
+        UsageError: An argument that cannot be honoured, or a model that differs between ranks.
+    """
+
+    def __init__(  # noqa: PLR0913 (torch's signature)
+        self,
+        module: nn.Module,
+        device_ids: list[int | torch.device] | None = None,
+        output_device: int | torch.device | None = None,
+        dim: int = 0,
+        broadcast_buffers: bool | None = None,
+        init_sync: bool = True,
+        process_group: dist.ProcessGroup | None = None,
+        bucket_cap_mb: float | None = None,
+        find_unused_parameters: bool = False,
+        check_reduction: bool = False,
+        gradient_as_bucket_view: bool = False,
+        static_graph: bool = False,
+        delay_all_reduce_named_params: object = None,
+        param_to_hook_all_reduce: object = None,
+        mixed_precision: object = None,
+        device_mesh: object = None,
+        skip_all_reduce_unused_params: bool = False,
+        bucket_cap_mb_list: list[float] | None = None,
+        batched_grad_copy: bool = False,
+        forward_sync_buffers: bool | None = None,
+    ) -> None:
+        super().__init__()
+        refused = {
+            "dim": dim != 0,
+            "check_reduction": check_reduction,
+            "delay_all_reduce_named_params": delay_all_reduce_named_params is not None,
+            "param_to_hook_all_reduce": param_to_hook_all_reduce is not None,
+            "mixed_precision": mixed_precision is not None,
+            "device_mesh": device_mesh is not None,
+        }
+        for argument in (name for name, is_given in refused.items() if is_given):
+            raise UsageError(f"BucketedDDP does not support {argument}: leave it out, or use torch's wrapper.")
+        if broadcast_buffers is not None:
+            warnings.warn("broadcast_buffers is deprecated: use forward_sync_buffers", FutureWarning, stacklevel=2)
+        init_sync_buffers = forward_sync_buffers is not None or broadcast_buffers is not False
+        if forward_sync_buffers is None:
+            forward_sync_buffers = broadcast_buffers is not False
+
+        self.module = module
+        self.process_group = process_group or dist.distributed_c10d._get_default_group()
+        if len(device_ids or ()) > 1 or (output_device is not None and not device_ids):
+            raise UsageError(
+                "BucketedDDP computes on one device: give device_ids at most one, and before output_device."
+            )
+        self._device = torch.device(device_ids[0]) if device_ids else None
+        self.config = DDPConfig(
+            world_size=dist.get_world_size(self.process_group),
+            backend=_backend_of(self.process_group, next(module.parameters()).device),
+            wrapper="bucketed",
+            bucket_cap_mb=bucket_cap_mb,
+            bucket_cap_mb_list=tuple(bucket_cap_mb_list) if bucket_cap_mb_list else None,
+            gradient_as_bucket_view=gradient_as_bucket_view,
+            batched_grad_copy=batched_grad_copy,
+            static_graph=static_graph,
+            find_unused_parameters=find_unused_parameters,
+            skip_all_reduce_unused_params=skip_all_reduce_unused_params,
+            forward_sync_buffers=forward_sync_buffers,
+        )
+        self.require_backward_grad_sync = True
+        self._may_sync_buffers = True
+        self._ignored = frozenset(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
+
+        named = {name: p for name, p in module.named_parameters() if name not in self._ignored}
+        check_wrappable(module, list(named.values()), self._device)
+        trainable = {name: p for name, p in named.items() if p.requires_grad}
+        self._frozen = {name: p for name, p in named.items() if not p.requires_grad}
+        if init_sync:
+            check_same_parameters(trainable, self.process_group)
+            buffers = self._buffers_to_sync() if init_sync_buffers else []
+            broadcast_tensors([*named.values(), *buffers], 0, self.process_group)
+        self.reducer = Reducer(trainable, self.config, self.process_group)
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Runs the module; whether the coming backward synchronises is decided here."""
+        with mark(marks.FORWARD):
+            synchronizes = torch.is_grad_enabled() and self.require_backward_grad_sync
+            if torch.is_grad_enabled():
+                self._warn_of_unfrozen()
+                self.reducer.prepare_forward()
+            if self._may_sync_buffers and self.config.forward_sync_buffers:
+                broadcast_tensors(self._buffers_to_sync(), 0, self.process_group)
+            if self._device is not None:
+                inputs, kwargs = tree_map_only(Tensor, self._to_device, (inputs, kwargs))
+            output = self.module(*inputs, **kwargs)
+            # Buffers cannot differ between ranks before gradients do not: the next forward needs no broadcast.
+            self._may_sync_buffers = synchronizes
+            return self.reducer.expect_backward(output) if synchronizes else output
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Forwards inside only accumulate; the next backward whose forward lies outside averages the whole sum."""
+        before = self.require_backward_grad_sync
+        self.require_backward_grad_sync = False
+        try:
+            yield
+        finally:
+            self.require_backward_grad_sync = before
+
+    @property
+    def record_gradient_marks(self) -> bool:
+        """Whether each gradient gets a profiler mark of its own."""
+        return self.reducer.record_gradient_marks
+
+    @record_gradient_marks.setter
+    def record_gradient_marks(self, value: bool) -> None:
+        self.reducer.record_gradient_marks = value
+
+    def parameter_names(self) -> list[str]:
+        """Names of the parameters that are averaged; their places are the indices used everywhere."""
+        return list(self.reducer.names)
+
+    def initial_bucket_layout(self) -> list[list[int]]:
+        """The buckets of the first steps, in launch order, as indices into the trainable parameters."""
+        return self.reducer.initial_layout
+
+    def bucket_layout(self) -> list[list[int]]:
+        """The buckets now, in launch order, as indices into the trainable parameters in registration order."""
+        return [list(bucket.members) for bucket in self.reducer.buckets]
+
+    def ready_order(self) -> list[int]:
+        """Indices of the parameters in the order in which their gradients came in the last synchronising backward."""
+        return self.reducer.ready_order
+
+    def _buffers_to_sync(self) -> list[Tensor]:
+        return [buffer for name, buffer in self.module.named_buffers() if name not in self._ignored]
+
+    def _to_device(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self._device, non_blocking=True)
+
+    def _warn_of_unfrozen(self) -> None:
+        names = [name for name, parameter in self._frozen.items() if parameter.requires_grad]
+        if names:
+            for name in names:
+                del self._frozen[name]
+            warnings.warn(unfrozen(names), stacklevel=3)
+
+
+def _backend_of(group: dist.ProcessGroup, device: torch.device) -> Backend:
+    backends = dict(part.split(":") for part in dist.get_backend_config(group).split(","))
+    names: dict[str | None, Backend] = {"gloo": "gloo", "nccl": "nccl"}
+    return names.get(backends.get(device.type), "unknown")

@@ -1,0 +1,270 @@
+"""The reducer: from single gradients, as backward produces them, to averages over all ranks.
+
+One synchronising backward, on every rank alike:
+
+    gradient ready -> copied into its bucket -> bucket complete -> all-reduce launched, in bucket order, asynchronously
+    last bucket launched -> at the end of this very backward: wait for each bucket, give its averages back
+
+All ranks must issue the same collectives in the same order, so a complete bucket waits until the earlier ones are
+launched.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd import Variable
+from torch.autograd.graph import get_gradient_edge
+from torch.nn import Parameter
+
+from advisor.bucketing import assign_first, assign_rebuilt, bucket_limits, first_limits
+from advisor.errors import RunError
+from advisor.schema import DDPConfig, marks
+from workloads.ddp.buckets import Bucket, Reduction
+from workloads.ddp.failures import gradients_missing, late_gradient, naming_bucket, ready_twice
+from workloads.ddp.hooks import CommHook, GradBucket, wait_for
+from workloads.ddp.marks import mark, mark_moment
+from workloads.ddp.unused import UsedParameters, call_at_backward_start, find_unused
+
+
+class Reducer:
+    """Averages the gradients of some parameters over the ranks of a process group."""
+
+    def __init__(self, parameters: dict[str, Parameter], config: DDPConfig, group: dist.ProcessGroup) -> None:
+        self.names = tuple(parameters)
+        self.parameters = tuple(parameters.values())
+        self.config = config
+        self.group = group
+        self._rank = dist.get_rank(group)
+        self.divisor = dist.get_world_size(group)
+        self.hook: tuple[CommHook, object] | None = None
+        self.record_gradient_marks = False
+        self.ready_order: list[int] = []
+
+        # static_graph learns in its first step what find_unused_parameters searches for in every step.
+        self._is_learning = config.static_graph
+        self._is_searching = config.find_unused_parameters and not config.static_graph
+        self._used = UsedParameters(len(parameters), self.parameters[0].device)
+
+        self._num_bytes = [parameter.nbytes for parameter in self.parameters]
+        self._keys = [(parameter.dtype, parameter.device) for parameter in self.parameters]
+        self._limits = bucket_limits(config.bucket_cap_mb, config.bucket_cap_mb_list)
+        self._may_rebuild = not self._is_searching
+        has_list = bool(config.bucket_cap_mb_list)
+        limits = first_limits(self._limits, cap_list_given=has_list, will_rebuild=self._may_rebuild)
+        self.initial_layout = assign_first(self._num_bytes, self._keys, limits)
+        self.buckets: list[Bucket] = []
+        self._place_of: dict[int, tuple[Bucket, int]] = {}
+        self._build_buckets(self.initial_layout)
+
+        self._lock = threading.Lock()  # autograd has one thread a device
+        self._is_expecting = False  # the last forward asked for a synchronisation, which has not ended yet
+        self._is_synchronized = False  # it has ended
+        self._is_ready = [False] * len(parameters)
+        self._arrivals: list[int] = []
+        self._unused: list[int] = []
+        self._next_bucket = 0
+        self._calls_per_step = [0 if self._is_learning else 1] * len(parameters)
+        self._calls_left = list(self._calls_per_step)
+
+        # A parameter's AccumulateGrad node, and its hooks with it, live as long as someone holds the node: as long as
+        # this reducer. Unlike a tensor's hooks they are called for a gradient that stays undefined too.
+        self._nodes = [get_gradient_edge(parameter).node for parameter in self.parameters]
+        for index, node in enumerate(self._nodes):
+            node.register_hook(partial(_on_gradient, weakref.ref(self), index))
+
+    # Forward: rebuild the buckets once, then expect a backward.
+
+    def prepare_forward(self) -> None:
+        """Before every forward that records gradients: the last backward must be over; buckets are rebuilt once."""
+        self._check_finished()
+        self._is_synchronized = False
+        if self._may_rebuild and self.ready_order:
+            self.rebuild_buckets()
+
+    def rebuild_buckets(self) -> None:
+        """Fills the buckets anew, in the order in which rank 0 saw its gradients."""
+        self._may_rebuild = False
+        order = torch.tensor(self.ready_order or range(len(self.parameters)), dtype=torch.int32)
+        order = order.to(self.parameters[0].device)
+        dist.broadcast(order, dist.get_global_rank(self.group, 0), self.group)
+        self._build_buckets(assign_rebuilt(self._num_bytes, self._keys, self._limits, order.tolist()))
+
+    def _build_buckets(self, layout: Sequence[Sequence[int]]) -> None:
+        self._place_of = {}
+        self.buckets = []  # lets go of the old buffers before new ones are allocated
+        for members in layout:
+            bucket = Bucket(len(self.buckets), members, [self.parameters[index] for index in members])
+            self.buckets.append(bucket)
+            self._place_of.update((index, (bucket, position)) for position, index in enumerate(members))
+            if self.config.gradient_as_bucket_view:
+                bucket.take_in_all(None, as_view=True)
+
+    def expect_backward(self, output: object) -> object:
+        """After a forward that shall be synchronised; returns the output to hand on in place of `output`."""
+        self._is_expecting = True
+        self._is_ready = [False] * len(self.parameters)
+        self._arrivals = []
+        self._next_bucket = 0
+        self._calls_left = list(self._calls_per_step)
+        for bucket in self.buckets:
+            bucket.num_pending = len(bucket.members)
+        if self._is_learning:
+            handed_on = call_at_backward_start(output, partial(_at_end_of_backward, self._reduce_all))
+            if handed_on is output:
+                raise RunError(
+                    "BucketedDDP(static_graph=True) found no tensor with a gradient in the module's output: "
+                    "return tensors in tuples, lists, dictionaries or registered pytree nodes."
+                )
+            return handed_on
+        if self._is_searching:
+            self._unused = find_unused(output, self._nodes)
+            return call_at_backward_start(output, _do_nothing)
+        return output
+
+    # Backward: gradients come in one by one.
+
+    def on_gradient(self, index: int) -> None:
+        """Backward has passed a parameter, and mostly left a gradient."""
+        with self._lock, torch.no_grad():
+            if self._is_searching or self._is_learning:
+                self._used.here[index] |= self.parameters[index].grad is not None
+            if not self._is_expecting:
+                self._warn_if_late(index)
+                return
+            if self._is_learning:
+                self._calls_per_step[index] += 1
+                return
+            self._calls_left[index] -= 1
+            if self._calls_left[index] > 0:
+                return
+            if not self._arrivals:
+                for unused in self._unused:
+                    self._mark_ready(unused)
+            self._arrivals.append(index)
+            self._mark_ready(index)
+
+    def _mark_ready(self, index: int) -> None:
+        if self._is_ready[index]:
+            raise ready_twice(self._rank, self.names[index])
+        self._is_ready[index] = True
+        if self.record_gradient_marks:
+            mark_moment(marks.GRADIENT_READY, index)
+        bucket, position = self._place_of[index]
+        # A comm hook gets the plain gradients and averages them itself.
+        scale = 1 / self.divisor if self.hook is None else None
+        as_view = self.config.gradient_as_bucket_view
+        if not self.config.batched_grad_copy:
+            bucket.take_in(position, scale, as_view=as_view)
+        bucket.num_pending -= 1
+        if bucket.num_pending == 0:
+            mark_moment(marks.BUCKET_READY, bucket.index, bucket.buffer.nbytes)
+            if self.config.batched_grad_copy:
+                bucket.take_in_all(scale, as_view=as_view)
+            self._launch_complete_buckets()
+
+    def _launch_complete_buckets(self) -> None:
+        while self._next_bucket < len(self.buckets) and self.buckets[self._next_bucket].num_pending == 0:
+            bucket = self.buckets[self._next_bucket]
+            self._next_bucket += 1
+            if not self._may_skip(bucket):
+                with mark(marks.BUCKET_LAUNCH, bucket.index), self._naming(bucket):
+                    bucket.reduction = self.launch(bucket.index, bucket.buffer)
+        if self._next_bucket == len(self.buckets):
+            if self._is_searching:
+                self._used.launch(self.group)
+            # Not before the last launch: inside a checkpoint's re-entrant backward the "end of backward" is that of
+            # the inner one.
+            _at_end_of_backward(self._finish)
+
+    def launch(self, index: int, buffer: Tensor) -> Reduction:
+        """Starts the reduction of one bucket's buffer."""
+        if self.hook is None:
+            work: dist.Work = dist.all_reduce(buffer, group=self.group, async_op=True)
+            return work
+        hook, state = self.hook
+        return hook(state, GradBucket(self.buckets[index], buffer, is_last=index == len(self.buckets) - 1))
+
+    def _may_skip(self, bucket: Bucket) -> bool:
+        skips = self._is_searching and self.config.skip_all_reduce_unused_params
+        return skips and all(index in self._unused for index in bucket.members)
+
+    # End of backward: wait for the buckets, in order.
+
+    def _finish(self) -> None:
+        with self._lock, torch.no_grad():
+            for bucket in self.buckets:
+                if bucket.reduction is None:
+                    continue
+                with mark(marks.BUCKET_WAIT, bucket.index), self._naming(bucket):
+                    averages = wait_for(bucket.reduction, bucket.buffer)
+                bucket.reduction = None
+                used = self._used.among(bucket.members) if self.config.static_graph or self._is_searching else None
+                with mark(marks.COPY_BACK, bucket.index):
+                    bucket.give_back(averages, used, as_view=self.config.gradient_as_bucket_view)
+            if self._is_searching:
+                self._used.wait()
+                self._used.forget()
+            if self._arrivals:
+                self.ready_order = self._arrivals + self._unused
+            self._is_expecting = False
+            self._is_synchronized = True
+
+    def _reduce_all(self) -> None:
+        """Ends a static graph's first step: which gradients come, and how often, is known only now."""
+        with self._lock, torch.no_grad():
+            if not self._is_learning:
+                return
+            self._is_learning = False
+            self._unused = [index for index, num_calls in enumerate(self._calls_per_step) if num_calls == 0]
+            self._used.launch(self.group)
+            for index in range(len(self.parameters)):
+                self._mark_ready(index)
+
+    # What can go wrong.
+
+    def _check_finished(self) -> None:
+        if not self._is_expecting or not any(self._is_ready):
+            return
+        missing = [index for index, is_ready in enumerate(self._is_ready) if not is_ready]
+        frozen = [index for index in missing if not self.parameters[index].requires_grad]
+        if self.config.static_graph:
+            advice = "a graph that differs from the first step's is not static; leave static_graph out."
+        elif self._is_searching:
+            advice = "let every output of forward take part in the loss."
+        else:
+            advice = "let every parameter take part in the loss, or pass find_unused_parameters=True."
+        raise gradients_missing(self._rank, self._names(missing), self._names(frozen), advice)
+
+    def _warn_if_late(self, index: int) -> None:
+        if self._is_synchronized:
+            self._is_synchronized = False
+            warnings.warn(late_gradient(self.names[index]), stacklevel=2)
+
+    def _naming(self, bucket: Bucket) -> AbstractContextManager[None]:
+        return naming_bucket(self._rank, bucket.index, bucket.buffer.nbytes)
+
+    def _names(self, indices: Sequence[int]) -> list[str]:
+        return [self.names[index] for index in indices]
+
+
+def _on_gradient(reducer: weakref.ref[Reducer], index: int, *_: object) -> None:
+    target = reducer()
+    if target is not None:
+        target.on_gradient(index)
+
+
+def _at_end_of_backward(function: Callable[[], None]) -> None:
+    Variable._execution_engine.queue_callback(function)
+
+
+def _do_nothing() -> None:
+    pass
