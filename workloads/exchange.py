@@ -30,12 +30,13 @@ class Progress(Struct, frozen=True, kw_only=True):
 
 
 class Failure(Struct, frozen=True, kw_only=True):
-    """Why a rank ended early; `kind` is the exception's class."""
+    """Why a rank ended early; `kind` is the exception's class, `trace` the end of its traceback."""
 
     rank: int
     time_ns: int
     kind: str
     message: str
+    trace: str
 
 
 class Reporter:

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from advisor.errors import AdvisorError, InputError, RunError, UsageError
-from workloads.exchange import REQUEST, STDERR, STDOUT, Failure, ProgressReader, read_first_failure, read_pids
+from workloads.exchange import REQUEST, STDERR, STDOUT, ProgressReader, read_first_failure, read_pids
 from workloads.job import check_spec
 from workloads.requests import RecordRequest, Request
 from workloads.run_folder import abandon_run_folder, default_run_folder, open_run_folder
@@ -32,6 +32,9 @@ GRACE_S = 8.0
 START_S = 120.0
 """Importing torch and meeting the other ranks, on a slow disk."""
 OWN_ERRORS: dict[str, type[AdvisorError]] = {kind.__name__: kind for kind in (UsageError, InputError, RunError)}
+
+FOREIGN_LINE = re.compile(r"\[rank\d+\]:|\[?[EWI]\d{4} ")
+"""torchrun's and torch's logs, and tracebacks of ranks that only lost their peer."""
 
 OnProgress = Callable[[int, int, str], None]
 """Called with steps done, steps in all and one line for a person."""
@@ -133,36 +136,44 @@ def _listen(
         if process.returncode is not None:
             break
         if now - started > timeout_s:
-            raise _with_stderr(RunError(f"The run was not done after {timeout_s:.0f} s and was stopped."), exchange)
+            raise _with_output(RunError(f"The run was not done after {timeout_s:.0f} s and was stopped."), exchange)
         if now - last_heard > allowed_silence_s:
             sentence = f"The run made no progress for {allowed_silence_s:.0f} s and was stopped: a rank hangs."
-            raise _with_stderr(RunError(sentence), exchange)
+            raise _with_output(RunError(sentence), exchange)
     if process.returncode != 0:
-        raise explain_failure(read_first_failure(exchange), exchange)
+        raise explain_failure(exchange)
 
 
-def explain_failure(failure: Failure | None, exchange: Path) -> AdvisorError:
-    """The error to raise for a run that ended badly: a rank's own sentence, else what it raised, else how it ended."""
+def explain_failure(exchange: Path) -> AdvisorError:
+    """The error to raise for a run that ended badly: a killed rank, else a rank's own sentence, else what it raised."""
+    stderr = (exchange / STDERR).read_text(errors="replace")
+    failure = read_first_failure(exchange)
+    killed = _find_killed_rank(stderr)
+    if killed:
+        return _with_output(RunError("Rank {} was killed by signal {} ({}).".format(*killed)), exchange)
     if failure and failure.kind in OWN_ERRORS:
         return OWN_ERRORS[failure.kind](failure.message)
     if failure:
         first_line = (failure.message.strip().splitlines() or ["no message"])[0]
-        return _with_stderr(RunError(f"Rank {failure.rank} failed with {failure.kind}: {first_line}"), exchange)
+        error = RunError(f"Rank {failure.rank} failed with {failure.kind}: {first_line}")
+        error.add_note(failure.trace)
+        return error
+    return _with_output(RunError("The training processes could not be started or ended without a word."), exchange)
+
+
+def _find_killed_rank(stderr: str) -> tuple[str, str, str] | None:
+    """Rank, signal and its name in torchrun's summary; SIGTERM is how torchrun itself ends the others."""
+    found = re.findall(r"rank\s*: (\d+) .*\n\s*exitcode\s*: -(\d+) \(pid: \d+\)\s+\((SIG\w+)\)", stderr)
+    return next((entry for entry in found if entry[2] != "SIGTERM"), None)
+
+
+def _with_output(error: RunError, exchange: Path, num_lines: int = 12) -> RunError:
+    """Notes the last lines that the ranks themselves wrote, not torchrun's account of their end."""
     stderr = (exchange / STDERR).read_text(errors="replace")
-    ended = re.search(r"rank\s*: (\d+).*?exitcode\s*: (-?\d+)", stderr, re.DOTALL)
-    if ended is None:
-        return _with_stderr(RunError("The training processes could not be started."), exchange)
-    rank, exit_code = ended.groups()
-    how = f"was killed by signal {exit_code[1:]}" if exit_code.startswith("-") else f"ended with exit code {exit_code}"
-    return _with_stderr(RunError(f"Rank {rank} {how}."), exchange)
-
-
-def _with_stderr(error: RunError, exchange: Path, num_lines: int = 12) -> RunError:
-    lines = (exchange / STDERR).read_text(errors="replace").splitlines()
-    # What torchrun itself adds below a rank's traceback repeats it with timestamps.
-    own = [line for line in lines if line.strip() and not re.match(r"[EW]\d{4} |={5,}|-{5,}|\[W\d+", line)]
-    if own:
-        error.add_note("\n".join(own[-num_lines:]))
+    lines = [line for line in stderr.splitlines() if line.strip() and not FOREIGN_LINE.match(line)]
+    end = next((i for i, line in enumerate(lines) if line == "Traceback (most recent call last):"), len(lines))
+    if lines[:end]:
+        error.add_note("\n".join(lines[:end][-num_lines:]))
     return error
 
 

@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -89,7 +90,7 @@ def trainable_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """The parameters DDP reduces, by name, in registration order; shared ones once."""
     module = model.module
     assert isinstance(module, nn.Module)
-    ignored: set[str] = getattr(model, "parameters_to_ignore", set())
+    ignored = frozenset(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
     named = module.named_parameters()
     return [(name, parameter) for name, parameter in named if parameter.requires_grad and name not in ignored]
 
@@ -143,15 +144,19 @@ def _describe_buckets(
 def read_config(model: nn.Module, accumulation_steps: int = 1) -> DDPConfig:
     """The settings a person gave to their wrapper, as far as the wrapped model remembers them."""
     told: Any = model
+    hook = _hook_name(getattr(model, "_comm_hooks", ()))
+    if not isinstance(model, DistributedDataParallel):
+        config: DDPConfig = told.config
+        return msgspec.structs.replace(config, comm_hook=hook, accumulation_steps=accumulation_steps)
     limits = tuple(cap / MIB for cap in getattr(model, "bucket_bytes_cap_list", ()))
     is_unset = getattr(model, "bucket_bytes_cap_default", False)
     return DDPConfig(
         world_size=dist.get_world_size(told.process_group),
         backend="nccl" if "nccl" in dist.get_backend(told.process_group) else "gloo",
-        wrapper="torch" if isinstance(model, DistributedDataParallel) else "bucketed",
+        wrapper="torch",
         bucket_cap_mb=None if is_unset or limits else told.bucket_bytes_cap / MIB,
         bucket_cap_mb_list=limits or None,
-        comm_hook=_hook_name(getattr(model, "_comm_hooks", ())),
+        comm_hook=hook,
         accumulation_steps=accumulation_steps,
         gradient_as_bucket_view=told.gradient_as_bucket_view,
         batched_grad_copy=getattr(model, "batched_grad_copy", False),

@@ -26,6 +26,7 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 from advisor.errors import InputError, RunError
 from advisor.schema import DDPConfig, DeviceInfo, RunManifest
+from workloads.ddp import BucketedDDP
 from workloads.manifest import RunLabel, build_manifest, describe_device, read_config
 from workloads.run_folder import (
     PARTIAL,
@@ -104,7 +105,7 @@ def record(
     device = next(wrapped.parameters()).device
     folder = _open_together(Path(out) if out else default_run_folder(label.workload))
     try:
-        with _profiler(folder, device, config, num_steps) as profiler:
+        with _gradient_marks(wrapped), _profiler(folder, device, config, num_steps) as profiler:
             recorder = Recorder(profiler, num_skipped_steps(config) + num_steps)
             yield recorder
         manifest = build_manifest(wrapped, config, _finish_together(recorder, device), label)
@@ -117,6 +118,19 @@ def record(
 def num_skipped_steps(config: DDPConfig) -> int:
     """Steps that run before the first recorded one."""
     return SETTLING_STEPS + int(config.static_graph) + PROFILER_WARMUP_STEPS
+
+
+@contextmanager
+def _gradient_marks(model: nn.Module) -> Iterator[None]:
+    """Our own wrapper can mark every gradient; torch's cannot."""
+    if not isinstance(model, BucketedDDP):
+        yield
+        return
+    model.record_gradient_marks = True
+    try:
+        yield
+    finally:
+        model.record_gradient_marks = False
 
 
 def _profiler(folder: Path, device: torch.device, config: DDPConfig, num_steps: int) -> profile:

@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from advisor.errors import UsageError
 from advisor.schema import Backend, DDPConfig
+from workloads.ddp import BucketedDDP
 from workloads.job import Job
 from workloads.requests import DeviceChoice
 
@@ -87,11 +88,7 @@ def wrap(module: nn.Module, config: DDPConfig, device: torch.device) -> nn.Modul
 
 def wrapper_class(config: DDPConfig) -> Callable[..., nn.Module]:
     """The class that `config.wrapper` names."""
-    if config.wrapper == "torch":
-        return DistributedDataParallel
-    from workloads.ddp import BucketedDDP
-
-    return BucketedDDP
+    return DistributedDataParallel if config.wrapper == "torch" else BucketedDDP
 
 
 def constructor_arguments(config: DDPConfig, constructor: Callable[..., nn.Module]) -> dict[str, Any]:

@@ -11,10 +11,13 @@ import importlib.util
 import os
 import sys
 import time
+import traceback
 from pathlib import Path
 from types import TracebackType
 
 FOLDER = Path(__file__).resolve().parent
+TRACE_DEPTH = 4
+"""Innermost frames that a person sees of a failed rank."""
 
 
 def bind_package(folder: Path) -> None:
@@ -39,7 +42,9 @@ def main(exchange: Path) -> None:
     leave_pid(exchange, rank, os.getpid())
 
     def leave_reason(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        leave_failure(exchange, Failure(rank=rank, time_ns=time.time_ns(), kind=kind.__name__, message=str(error)))
+        lines = "".join(traceback.format_exception(kind, error, trace, limit=-TRACE_DEPTH)).strip()
+        failure = Failure(rank=rank, time_ns=time.time_ns(), kind=kind.__name__, message=str(error), trace=lines)
+        leave_failure(exchange, failure)
         sys.__excepthook__(kind, error, trace)
 
     sys.excepthook = leave_reason
