@@ -58,8 +58,32 @@ def render_terminal(report: Report, console: Console) -> None:
     _print_recommendations(report, console)
     _print_alarms(report.alarms, console)
     _print_notes(report, console)
-    _print_sweep(report, console)
+    render_sweep(report, console)
     console.print()
+
+
+def render_sweep(report: Report, console: Console) -> None:
+    """Prints each measured setting with what was predicted for it; nothing where no sweep was run."""
+    if report.sweep is None:
+        return
+    _print_heading("Prediction beside measurement", console)
+    table = _table("arm", "predicted", "measured", "change", "outcome")
+    for arm in report.sweep.arms:
+        estimates = (
+            format_estimate_ns(arm.predicted_ns),
+            format_estimate_ns(arm.step_ns),
+            "" if arm.outcome == "reference" else format_change(arm.ratio),
+        )
+        table.add_row(
+            visible(arm.name),
+            *(text if console.width >= _WIDE else text.replace(" [", "\n[") for text in estimates),
+            Text(arm.outcome, _OUTCOME_STYLES.get(arm.outcome, "")),
+        )
+    console.print(table)
+    for arm in report.sweep.arms:
+        if arm.message:
+            console.print(Text(f"{visible(arm.name)}: {visible(arm.message)}", "dim"))
+    _print_caption(say_sweep(report.sweep), console)
 
 
 def _print_verdict(report: Report, console: Console) -> None:
@@ -212,29 +236,6 @@ def _print_notes(report: Report, console: Console) -> None:
     for note in report.notes:
         file = Text(f" ({visible(note.file)})" if note.file else "", "dim")
         console.print(Text("· ", "dim") + Text(visible(note.message)) + file)
-
-
-def _print_sweep(report: Report, console: Console) -> None:
-    if report.sweep is None:
-        return
-    _print_heading("Prediction beside measurement", console)
-    table = _table("arm", "predicted", "measured", "change", "outcome")
-    for arm in report.sweep.arms:
-        estimates = (
-            format_estimate_ns(arm.predicted_ns),
-            format_estimate_ns(arm.step_ns),
-            "" if arm.outcome == "reference" else format_change(arm.ratio),
-        )
-        table.add_row(
-            visible(arm.name),
-            *(text if console.width >= _WIDE else text.replace(" [", "\n[") for text in estimates),
-            Text(arm.outcome, _OUTCOME_STYLES.get(arm.outcome, "")),
-        )
-    console.print(table)
-    for arm in report.sweep.arms:
-        if arm.message:
-            console.print(Text(f"{visible(arm.name)}: {visible(arm.message)}", "dim"))
-    _print_caption(say_sweep(report.sweep), console)
 
 
 def _table(first: str, *columns: str) -> Table:
