@@ -11,6 +11,7 @@ different dtype or device never share a bucket.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 
 from advisor.errors import UsageError
@@ -102,3 +103,42 @@ def first_limits(limits: Sequence[int], *, cap_list_given: bool, will_rebuild: b
     backward; so torch sends step 0 as one bucket a dtype. A cap list is obeyed from the start.
     """
     return tuple(limits) if cap_list_given or not will_rebuild else (UNLIMITED,)
+
+
+def find_distinct_caps(num_bytes: Sequence[int], keys: Sequence[Hashable]) -> list[tuple[int, int]]:
+    """Every uniform cap that gives different buckets, as ranges of bytes (lowest, highest) with the same buckets.
+
+    A bucket closes when its running bytes reach the cap, so the buckets stay the same up to the smallest closed one:
+    start at one byte, bucket, raise the cap to the smallest closed bucket plus one, repeat.
+
+    Example: gradients of 4, 4, 8 bytes have the caps 1-4 (4, 4, 8), 5-8 (8, 8) and 9-16 (16).
+
+    Args:
+        num_bytes: Bytes of each gradient, in ready order.
+        keys: What must not be mixed in one bucket.
+    """
+    ranges: list[tuple[int, int]] = []
+    order = range(len(num_bytes))
+    bytes_of: dict[Hashable, int] = {}
+    for size, key in zip(num_bytes, keys, strict=True):
+        bytes_of[key] = bytes_of.get(key, 0) + size
+    cap = 1
+    while cap <= max(bytes_of.values(), default=0):
+        sums = [sum(num_bytes[i] for i in bucket) for bucket in assign_rebuilt(num_bytes, keys, (cap,), order)]
+        smallest = min(size for size in sums if size >= cap)
+        ranges.append((cap, smallest))
+        cap = smallest + 1
+    return ranges
+
+
+def round_cap_mb(lowest: int, highest: int) -> float:
+    """The roundest cap in MiB within a range of bytes: as few decimals as possible.
+
+    Example: 5 000 000 to 9 000 000 bytes (4.77 to 8.58 MiB) -> 8.0; the largest of the roundest.
+    """
+    for decimals in range(7):
+        step = 10.0**-decimals
+        candidate = round(math.floor(highest / MIB / step) * step, decimals)
+        if candidate > 0 and lowest <= int(candidate * MIB) <= highest:
+            return candidate
+    return highest / MIB

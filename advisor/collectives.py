@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from difflib import SequenceMatcher
+from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from advisor.readers.names import (
     COLLECTIVE_OP,
@@ -52,27 +52,34 @@ class Collective:
 
 @dataclass(frozen=True)
 class MatchedCollective:
-    """One collective on the ranks that recorded it; times on the reference rank's clock."""
+    """One collective on the ranks that recorded it; what it tells is on the reference rank's clock."""
 
     members: tuple[Collective, ...]
-    """By rank, each shifted to the reference clock."""
+    """By rank, each on its own clock."""
+    offsets_ns: tuple[int, ...]
+    """By member: its clock minus the reference clock."""
     complete: bool
     """Whether every rank of the process group is here, so that waiting can be told from transfer."""
 
     @property
     def last_arrival_ns(self) -> int:
         """When the last rank started it."""
-        return max(member.start_ns for member in self.members)
+        return max(m.start_ns - offset for m, offset in zip(self.members, self.offsets_ns, strict=True))
+
+    @property
+    def end_ns(self) -> int:
+        """When it ended, as the median of the ranks has it."""
+        return round(float(np.median([m.end_ns - o for m, o in zip(self.members, self.offsets_ns, strict=True)])))
 
     @property
     def transfer_ns(self) -> int:
         """From the last arrival to the end, at least 1."""
-        ends = [member.end_ns for member in self.members]
-        return max(1, round(float(np.median(ends))) - self.last_arrival_ns)
+        return max(1, self.end_ns - self.last_arrival_ns)
 
-    def wait_ns(self, member: Collective) -> int:
-        """How long one member waited for the last to arrive."""
-        return min(self.last_arrival_ns, member.end_ns) - member.start_ns
+    def arrival_on_clock_of(self, member: Collective) -> int:
+        """The last arrival on a member's own clock, within that member's span."""
+        offset = self.offsets_ns[self.members.index(member)]
+        return min(max(self.last_arrival_ns + offset, member.start_ns), member.end_ns)
 
 
 def find_collectives(timeline: RankTimeline) -> list[Collective]:
@@ -88,14 +95,18 @@ def match_collectives(ranks: Sequence[Sequence[Collective]], world_size: int) ->
     common subsequence has it. Clocks are shifted so that ends agree in the median.
     """
     reference = list(ranks[0])
-    groups: list[list[Collective]] = [[collective] for collective in reference]
+    members: list[list[Collective]] = [[collective] for collective in reference]
+    offsets: list[list[int]] = [[0] for _ in reference]
     for other in ranks[1:]:
         pairs = _align(reference, other)
         offset = round(float(np.median([other[j].end_ns - reference[i].end_ns for i, j in pairs]))) if pairs else 0
         for i, j in pairs:
-            shifted = replace(other[j], start_ns=other[j].start_ns - offset, end_ns=other[j].end_ns - offset)
-            groups[i].append(shifted)
-    return [MatchedCollective(tuple(group), complete=len(group) == world_size) for group in groups]
+            members[i].append(other[j])
+            offsets[i].append(offset)
+    return [
+        MatchedCollective(tuple(group), tuple(shifts), complete=len(group) == world_size)
+        for group, shifts in zip(members, offsets, strict=True)
+    ]
 
 
 def _align(reference: Sequence[Collective], other: Sequence[Collective]) -> list[tuple[int, int]]:
@@ -117,74 +128,74 @@ def _locate(timeline: RankTimeline, host_ns: int) -> tuple[int | None, Phase | N
 
 
 def _from_gloo_spans(timeline: RankTimeline) -> list[Collective]:
-    """gloo: the launch is a c10d operator on the caller's thread, the execution a span on a worker thread, first in first out."""
+    """Gloo: launched by a c10d operator on the caller's thread, executed first in first out as a worker's span."""
     events = timeline.trace.events
     operators = events[match_names(events, COLLECTIVE_OP.match) & events["category"].isin(OPERATOR).to_numpy()]
     queues: dict[tuple[CollectiveKind | None, int], deque[int]] = defaultdict(deque)
-    for operator in operators.itertuples():
-        queues[name_collective_kind(str(operator.name)), int(operator.num_elements)].append(int(operator.start_ns))
+    for operator in operators.to_dict("records"):
+        queues[name_collective_kind(operator["name"]), operator["num_elements"]].append(operator["start_ns"])
     found = []
-    for span in events[timeline.communication_rows].itertuples():
-        kind, elements = name_collective_kind(str(span.name)), int(span.num_elements)
+    for span in events[timeline.communication_rows].to_dict("records"):
+        kind, elements = name_collective_kind(span["name"]), span["num_elements"]
         queue = queues[kind, elements]
-        launch = queue.popleft() if queue and queue[0] <= span.start_ns else -1
-        step, phase = _locate(timeline, launch if launch >= 0 else int(span.start_ns))
+        launch = queue.popleft() if queue and queue[0] <= span["start_ns"] else -1
+        step, phase = _locate(timeline, launch if launch >= 0 else span["start_ns"])
         found.append(
             Collective(
                 rank=timeline.trace.rank,
                 step=step,
                 phase=phase,
-                process_group=str(span.process_group),
+                process_group=span["process_group"],
                 kind=kind,
-                dtype=str(span.dtype),
+                dtype=span["dtype"],
                 num_elements=elements,
-                num_bytes=count_bytes(elements, str(span.dtype)),
+                num_bytes=count_bytes(elements, span["dtype"]),
                 launch_ns=launch,
-                start_ns=int(span.start_ns),
-                end_ns=int(span.end_ns),
+                start_ns=span["start_ns"],
+                end_ns=span["end_ns"],
             )
         )
     return found
 
 
 def _from_kernels(timeline: RankTimeline) -> list[Collective]:
-    """GPU: what a kernel carries lies on the kernel itself, else on the `record_param_comms` that its launch sits in."""
+    """GPU: its arguments lie on the kernel itself, else on the `record_param_comms` that its launch sits in."""
     events = timeline.trace.events
-    records = events[match_names(events, lambda name: name == COLLECTIVE_RECORD)]
-    by_external_id = records[records["external_id"] >= 0].drop_duplicates("external_id").set_index("external_id")
+    records = events[match_names(events, lambda name: name == COLLECTIVE_RECORD)].to_dict("records")
+    by_external_id = {record["external_id"]: record for record in records if record["external_id"] >= 0}
+    launches = timeline.device[timeline.device["communication"]]
+    kernels = events.loc[launches["row"]].to_dict("records")
     found = []
-    for launch in timeline.device[timeline.device["communication"]].itertuples():
-        kernel = events.loc[launch.row]
+    for launch, kernel in zip(launches.to_dict("records"), kernels, strict=True):
         source = kernel
         if not kernel["collective"]:
-            if kernel["external_id"] in by_external_id.index and kernel["external_id"] != kernel["correlation"]:
-                source = by_external_id.loc[kernel["external_id"]]
-            else:
-                source = _find_enclosing(records, launch, kernel)
-        step, phase = _locate(timeline, int(launch.launch_ns))
-        elements, dtype = int(source["num_elements"]), str(source["dtype"])
+            linked = (
+                by_external_id.get(kernel["external_id"]) if kernel["external_id"] != kernel["correlation"] else None
+            )
+            source = linked or _find_enclosing(records, launch) or kernel
+        step, phase = _locate(timeline, launch["launch_ns"])
         found.append(
             Collective(
                 rank=timeline.trace.rank,
                 step=step,
                 phase=phase,
-                process_group=str(source["process_group"]),
-                kind=name_collective_kind(str(source["collective"]) or str(kernel["name"])),
-                dtype=dtype,
-                num_elements=elements,
-                num_bytes=count_bytes(elements, dtype),
-                launch_ns=int(launch.launch_ns),
-                start_ns=int(kernel["start_ns"]),
-                end_ns=int(kernel["end_ns"]),
+                process_group=source["process_group"],
+                kind=name_collective_kind(source["collective"] or kernel["name"]),
+                dtype=source["dtype"],
+                num_elements=source["num_elements"],
+                num_bytes=count_bytes(source["num_elements"], source["dtype"]),
+                launch_ns=launch["launch_ns"],
+                start_ns=kernel["start_ns"],
+                end_ns=kernel["end_ns"],
             )
         )
     return found
 
 
-def _find_enclosing(records: pd.DataFrame, launch: object, kernel: pd.Series) -> pd.Series:
-    at, thread = launch.launch_ns, launch.launch_thread  # type: ignore[attr-defined]
-    around = records[(records["thread"] == thread) & (records["start_ns"] <= at) & (records["end_ns"] > at)]
-    return around.iloc[-1] if len(around) else kernel
+def _find_enclosing(records: list[dict[Hashable, Any]], launch: dict[Hashable, Any]) -> dict[Hashable, Any] | None:
+    at, thread = launch["launch_ns"], launch["launch_thread"]
+    around = [r for r in records if r["thread"] == thread and r["start_ns"] <= at < r["end_ns"]]
+    return around[-1] if around else None
 
 
 def count_bytes(num_elements: int, dtype: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
@@ -67,3 +68,16 @@ def clip(intervals: Intervals, start: int, end: int) -> Intervals:
 def total(intervals: Intervals) -> int:
     """Length of the set in nanoseconds."""
     return int((intervals[:, 1] - intervals[:, 0]).sum())
+
+
+def measure_coverage(intervals: Intervals) -> Callable[[npt.ArrayLike], npt.NDArray[np.float64]]:
+    """How much of a set of intervals lies before each of some times, as a function of the times; all in ns."""
+    lengths = intervals[:, 1] - intervals[:, 0]
+    times = intervals.reshape(-1).astype(np.float64)
+    values = np.column_stack([np.cumsum(lengths) - lengths, np.cumsum(lengths)]).reshape(-1).astype(np.float64)
+
+    def covered(at: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        at = np.asarray(at, dtype=np.float64)
+        return np.interp(at, times, values) if len(times) else np.zeros_like(at)
+
+    return covered

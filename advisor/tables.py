@@ -26,25 +26,10 @@ EVENT_COLUMNS: dict[str, str] = {
 }
 """Columns of `Trace.events`, one row per complete event, sorted by start (longest first where equal).
 
-Integers that a trace lacks are -1, words that it lacks are "". `thread` is a code for the pair (pid, tid); `stream` is -1 off the GPU.
-`input_dims` is the raw JSON text of `Input Dims`. `category` is lower case. The last five describe collectives only.
+Integers that a trace lacks are -1, words that it lacks are "". `thread` is a code for the pair
+(pid, tid); `stream` is -1 off the GPU. `input_dims` is the raw JSON text of `Input Dims`. `category` is lower case. The
+last five describe collectives; `num_elements` and `dtype` also gradients.
 """
-
-COLLECTIVE_COLUMNS: dict[str, str] = {
-    "rank": "int32",
-    "step": "int64",
-    "process_group": "object",
-    "kind": "object",
-    "dtype": "object",
-    "num_elements": "int64",
-    "num_bytes": "int64",
-    "sequence": "int64",
-    "launch_ns": "int64",
-    "start_ns": "int64",
-    "end_ns": "int64",
-    "phase": "object",
-}
-"""Columns of a rank's collectives, in launch order. `launch_ns` is -1 where the launch lies outside the trace."""
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,14 @@
 A phase ends when its work is done on both sides: at the host's change of phase, or at the end of the last kernel
 launched before it, whichever is later. So the phases of a step add up to the step by construction, on CPU (where the
 host's time is the work's time) and on GPU (where the device may run far behind the host, or idle because of it).
+Collectives launched during backward belong to what follows it: backward ends with its computation.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -120,16 +123,15 @@ def build_timeline(trace: Trace) -> RankTimeline:
 
 
 def find_communication(events: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    """Rows that execute a collective: device kernels of a communication library, or gloo spans on its worker threads."""
+    """Rows that execute a collective: kernels of a communication library, or gloo spans on its worker threads."""
     kernels = events["category"].isin(KERNEL).to_numpy()
     return (kernels & match_names(events, COMMUNICATION_KERNEL.search)) | (
         ~kernels & match_names(events, GLOO_SPAN.match)
     )
 
 
-def match_names(events: pd.DataFrame, matches: object) -> npt.NDArray[np.bool_]:
+def match_names(events: pd.DataFrame, matches: Callable[[str], object]) -> npt.NDArray[np.bool_]:
     """Rows whose name satisfies a predicate, asked once per distinct name."""
-    assert callable(matches)
     wanted = np.array([bool(matches(name)) for name in events["name"].cat.categories], dtype=bool)
     return np.asarray(wanted[events["name"].cat.codes.to_numpy()]) if len(wanted) else np.zeros(len(events), bool)
 
@@ -168,10 +170,10 @@ def _find_steps(events: pd.DataFrame) -> tuple[list[tuple[int, int, int]], StepS
         return [window for window in windows if window[0] >= FIRST_STEADY_STEP] or windows, "profiler"
     ends = events["end_ns"][match_names(events, OPTIMIZER_STEP.match)].tolist()
     if len(ends) > 1:
-        return [(n, a, b) for n, (a, b) in enumerate(zip(ends[:-1], ends[1:], strict=True))], "optimizer"
+        return [(n, a, b) for n, (a, b) in enumerate(pairwise(ends))], "optimizer"
     starts = events["start_ns"][events["name"].isin(DDP_FORWARD)].tolist()
     if len(starts) > 1:
-        return [(n, a, b) for n, (a, b) in enumerate(zip(starts[:-1], starts[1:], strict=True))], "forward"
+        return [(n, a, b) for n, (a, b) in enumerate(pairwise(starts))], "forward"
     return [(0, int(events["start_ns"].min()), int(events["end_ns"].max()))], "window"
 
 
@@ -180,7 +182,8 @@ def _build_steps(
 ) -> tuple[StepTimeline, ...]:
     launched = device[device["launch_ns"] >= 0]
     launches = launched["launch_ns"].to_numpy()
-    reached = np.maximum.accumulate(launched["end_ns"].to_numpy()) if len(launched) else launches
+    everything = _reach(launched["end_ns"].to_numpy())
+    compute = _reach(np.where(launched["communication"], 0, launched["end_ns"]))
     host_bound = _find_host_bound(launched)
     host = events[events["category"].isin(OPERATOR | ANNOTATION)]
     steps: list[StepTimeline] = []
@@ -193,12 +196,18 @@ def _build_steps(
         spans: list[PhaseSpan] = []
         for phase, start, end in _find_phases(host, host_start, host_end):
             before = int(np.searchsorted(launches, end))
-            done = max(begin, end, int(reached[before - 1]) if before else 0)
+            reached = compute if phase == "backward" else everything
+            done = max(begin, end, int(reached[before]))
             spans.append(PhaseSpan(phase=phase, host_start_ns=start, host_end_ns=end, start_ns=begin, end_ns=done))
             begin = done
         bound = total(clip(host_bound, spans[0].start_ns, spans[-1].end_ns))
         steps.append(StepTimeline(number, host_start, host_end, tuple(spans), bound))
     return tuple(steps)
+
+
+def _reach(ends: Times) -> Times:
+    """When the first n launches had all ended, for n = 0, 1, 2 and so on."""
+    return np.concatenate([[0], np.maximum.accumulate(ends)]).astype(np.int64) if len(ends) else np.zeros(1, np.int64)
 
 
 def _find_host_bound(launched: pd.DataFrame) -> Intervals:
@@ -234,7 +243,7 @@ def _find_phases(host: pd.DataFrame, start: int, end: int) -> list[tuple[Phase, 
 
     cuts: list[tuple[Phase, int, int]] = []
     limits = [*forwards.tolist(), end] if len(forwards) else [start, end]
-    for begin, until in zip(limits[:-1], limits[1:], strict=True):
+    for begin, until in pairwise(limits):
         inside = nodes & (starts >= begin) & (starts < until)
         if not inside.any():
             continue
@@ -274,6 +283,6 @@ def _fill_gaps(
         if begin > at:
             filled.append(("data" if begin <= first_forward else "other", at, begin))
         if until > begin:
-            filled.append((phase, begin, until))  # type: ignore[arg-type]
+            filled.append((phase, begin, until))
         at = max(at, until)
     return filled

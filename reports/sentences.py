@@ -71,6 +71,8 @@ def say_silence(report: Report) -> str:
         reason = "the step could not be replayed."
     elif reason is None and report.baseline is not None and not report.baseline.trusted:
         reason = "the replay misses the measured step by more than the limit."
+    elif reason is None and not all(model.complete for model in report.comm_models):
+        reason = "a rank's trace is missing, and its lateness cannot be told from latency."
     reason = reason or "none is predicted to matter beyond the noise."
     return f"No change of the DDP settings is recommended, because {reason}"
 
@@ -108,10 +110,10 @@ def headline_numbers(report: Report) -> tuple[tuple[str, str, str], ...]:
             ("Blocking", format_ns(blocking_ns), f"{format_fraction(blocking_ns / slowest.step_ns)} of the step")
         )
     if report.verdict.ceiling_ns is not None:
-        numbers.append(("Ceiling", format_ns(report.verdict.ceiling_ns.value), "step with free communication"))
+        numbers.append(("Ceiling", format_ns(report.verdict.ceiling_ns.value), "if communication were free"))
     if report.recommendations:
         best = report.recommendations[0]
-        numbers.append(("Saving", format_ns(best.saving_ns.value), f"{best.status}, of the first recommendation"))
+        numbers.append(("Saving", format_ns(best.saving_ns.value), best.status))
     return tuple(numbers)
 
 

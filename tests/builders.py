@@ -2,7 +2,7 @@
 
 `gloo_report`: 2 ranks x 4 steps x 5 buckets, bandwidth-bound, one recommendation. Step s takes 180, 181, 182, 184 ms.
 `a100_report`: rank 0 of 2, host-bound, nothing blocks, no recommendation.
-`swept_report`: the first with a measured sweep.
+`swept_report`: the first with a measured sweep. `hostile_report`: that with dangerous names.
 """
 
 from __future__ import annotations
@@ -119,6 +119,7 @@ def comm_model(sizes_mib: tuple[float, ...] = (1, 1, 25, 25, 25)) -> CommModel:
     """1 ms + 1 ns a byte, with every sample 2 % above the line."""
     sizes = [int(size * MIB) for size in sizes_mib]
     return CommModel(
+        complete=True,
         process_group="0",
         kind="all_reduce",
         dtype="float32",
@@ -259,6 +260,20 @@ def swept_report() -> Report:
             predictions_sha256="3f2a" * 16,
         ),
     )
+
+
+def hostile_report(evil: str) -> Report:
+    """`swept_report` with `evil` at the end of every text that somebody else could have written."""
+    words = {"code", "status", "outcome", "severity", "basis", "backend", "wrapper", "role", "device_type"}
+
+    def poison(value: Any, key: str = "") -> Any:
+        if isinstance(value, dict):
+            return {name: poison(item, name) for name, item in value.items()}
+        if isinstance(value, list):
+            return [poison(item, key) for item in value]
+        return value + evil if isinstance(value, str) and key not in words else value
+
+    return msgspec.convert(poison(msgspec.to_builtins(swept_report())), Report)
 
 
 def a100_report() -> Report:

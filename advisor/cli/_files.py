@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import typer
 
 from advisor.errors import UsageError
 
@@ -43,21 +47,30 @@ def write_report(report: Report, folder: Path) -> None:
         UsageError: Nothing can be written there; what was there before is as it was.
     """
     from advisor.schema import write_json
-    from reports import write_html
+    from reports import render_html
 
+    html = render_html(report)
     partial = folder / "report.html.partial"
+    is_new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_html(report, partial)
+        partial.write_text(html, encoding="utf-8")
         write_json(report, folder / "report.json")
         partial.replace(folder / "report.html")
     except OSError as error:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+            if is_new:
+                folder.rmdir()
         raise UsageError(
             f"The report cannot be written into {folder} ({error.strerror}): choose another folder with --out."
         ) from error
-    finally:
-        if folder.is_dir():
-            partial.unlink(missing_ok=True)
+
+
+def tell_where(folder: Path) -> None:
+    """Prints where the report is and how to open it as a page."""
+    typer.echo(f"\nThe whole report:  {folder / 'report.html'}")
+    typer.echo(f"As a live page:    ddp-advisor report {shlex.quote(str(folder))} --serve")
 
 
 def _require_writable(folder: Path) -> None:

@@ -32,9 +32,12 @@ def analyze(
 
     A run folder gets its report written into it; traces from elsewhere get a folder of their own below runs/.
     """
-    from advisor.cli._files import choose_folder, write_report
+    from rich.console import Console
+
+    from advisor.cli._files import choose_folder, tell_where, write_report
     from advisor.cli._progress import show_progress
     from advisor.pipeline import analyze as analyze_traces
+    from reports import render_terminal
 
     folder = choose_folder(paths, out)
     with show_progress("Reading traces", visible=not as_json) as on_progress:
@@ -43,19 +46,10 @@ def analyze(
     if as_json:
         typer.echo((folder / "report.json").read_text(encoding="utf-8"), nl=False)
     else:
-        _print_summary(report, folder)
+        render_terminal(report, Console())
+        tell_where(folder)
     if strict:
         _fail_on_errors(report)
-
-
-def _print_summary(report: Report, folder: Path) -> None:
-    from rich.console import Console
-
-    from reports import render_terminal
-
-    render_terminal(report, Console())
-    typer.echo(f"\nThe whole report:  {folder / 'report.html'}")
-    typer.echo(f"As a live page:    ddp-advisor report {folder} --serve")
 
 
 def _fail_on_errors(report: Report) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -94,7 +94,8 @@ def read_chrome_trace(data: bytes, file: str, rank: int | None = None) -> Trace:
     rank = info.rank if info.rank is not None else rank
     if rank is None:
         raise InputError(
-            f"{file} tells no rank: it has no distributedInfo and no number in its name; rename it to rank<number>.json."
+            f"{file} tells no rank: it has no distributedInfo and no number in its name; "
+            "rename it to rank<number>.json."
         )
     events = _build_events(complete, file)
     on_gpu = bool(events["category"].isin(KERNEL).any())
@@ -135,7 +136,7 @@ def _build_events(complete: Sequence[_Event], file: str) -> pd.DataFrame:
     types = _categorical([_text(arg.input_type) for arg in args])
     table = pd.DataFrame(
         {
-            "name": _categorical([event.name if isinstance(event.name, str) else str(event.name) for event in complete]),
+            "name": _categorical([str(event.name) for event in complete]),
             "category": _categorical([(event.cat or "").lower() for event in complete]),
             "thread": threads.astype(np.int32),
             "start_ns": start_ns,
@@ -147,7 +148,7 @@ def _build_events(complete: Sequence[_Event], file: str) -> pd.DataFrame:
             "collective": _categorical([arg.collective or "" for arg in args]),
             "num_elements": _integers([arg.num_elements for arg in args]),
             "dtype": _categorical([name_dtype(arg.dtype) if arg.dtype else "" for arg in args]),
-            "process_group": _categorical(["" if arg.process_group is None else str(arg.process_group) for arg in args]),
+            "process_group": _categorical([_word(arg.process_group) for arg in args]),
             "sequence": _integers([arg.sequence for arg in args]),
         },
         columns=list(EVENT_COLUMNS),
@@ -158,12 +159,16 @@ def _build_events(complete: Sequence[_Event], file: str) -> pd.DataFrame:
 
 
 def _fill_from_shapes(table: pd.DataFrame, types: pd.Categorical) -> None:
-    """Gives gloo spans, c10d operators and gradients their element counts and dtypes, from `Input Dims` and `Input type`."""
+    """Gives gloo spans, c10d operators and gradients their elements and dtypes, from `Input Dims` and `Input type`."""
     names = table["name"].cat.categories
-    shaped = [
-        name in (ACCUMULATE_GRAD_OP, COPY_BACK) or bool(GLOO_SPAN.match(name) or COLLECTIVE_OP.match(name)) for name in names
-    ]
-    rows = np.flatnonzero(np.array(shaped, dtype=bool)[table["name"].cat.codes] & (table["num_elements"] < 0).to_numpy())
+    shaped = np.array(
+        [
+            name in (ACCUMULATE_GRAD_OP, COPY_BACK) or bool(GLOO_SPAN.match(name) or COLLECTIVE_OP.match(name))
+            for name in names
+        ],
+        dtype=bool,
+    )
+    rows = np.flatnonzero(shaped[table["name"].cat.codes] & (table["num_elements"] < 0).to_numpy())
     dims = table["input_dims"].cat
     elements = np.array([count_elements(text) for text in dims.categories], dtype=np.int64)
     table.loc[rows, "num_elements"] = elements[dims.codes.to_numpy()[rows]]
@@ -224,6 +229,10 @@ def _text(raw: Raw | UnsetType) -> str:
     return "" if raw is UNSET else bytes(raw).decode(errors="replace")
 
 
+def _word(word: Word) -> str:
+    return "" if word is None else str(word)
+
+
 def _integers(words: Sequence[Word]) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.fromiter((_integer(word) for word in words), dtype=np.int64, count=len(words))
 
@@ -238,5 +247,4 @@ def _integer(word: Word) -> int:
 
 
 def _categorical(words: Sequence[str]) -> pd.Categorical:
-    codes, categories = pd.factorize(np.array(words, dtype=object))
-    return pd.Categorical.from_codes(codes, categories)
+    return pd.Categorical(list[Hashable](words))

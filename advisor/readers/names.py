@@ -65,7 +65,7 @@ def name_collective_kind(name: str) -> CollectiveKind | None:
 
 
 def name_dtype(spelling: str) -> str:
-    """torch's name for a dtype as a trace spells it."""
+    """The name that torch gives to a dtype as a trace spells it."""
     word = spelling.strip().lower()
     return DTYPE_NAMES.get(word, word)
 

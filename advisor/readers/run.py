@@ -59,7 +59,7 @@ def _note_missing_ranks(traces: dict[int, Trace]) -> list[QualityNote]:
     shown = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
     return [
         QualityNote(
-            message=f"{len(missing)} of {world_size} ranks are missing ({shown}): waiting for peers cannot be told from "
-            "transfer, and communication times are upper limits."
+            message=f"{len(missing)} of {world_size} ranks are missing ({shown}): waiting for peers cannot be told "
+            "from transfer, and communication times are upper limits."
         )
     ]

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
-from isal import igzip, isal_zlib
+from isal import igzip
+from isal.igzip_lib import IsalError
 
 from advisor.errors import InputError
 
 TRACE_SUFFIXES = (".json", ".json.gz")
 MANIFEST = "manifest.json"
 NOT_TRACES = frozenset({MANIFEST, "report.json", "probe.json"})
+
+DAMAGED_GZIP = (EOFError, gzip.BadGzipFile, cast("type[Exception]", IsalError))
+"""What isal raises on a damaged file; its stub declares the last one as an instance."""
 
 _RANK = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
 _NUMBER = re.compile(r"(\d+)")
@@ -34,8 +40,8 @@ class Source:
         """
         try:
             data = self.path.read_bytes()
-            return igzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-        except (EOFError, igzip.BadGzipFile, isal_zlib.error) as error:
+            return bytes(igzip.decompress(data)) if data[:2] == b"\x1f\x8b" else data
+        except DAMAGED_GZIP as error:
             raise InputError(f"{self.path} is not a whole gzip file ({error}): copy it again.") from error
         except OSError as error:
             raise InputError(f"{self.path} cannot be read ({error.strerror}): check the file.") from error

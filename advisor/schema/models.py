@@ -33,6 +33,8 @@ class CommModel(Struct, frozen=True, kw_only=True):
     samples: tuple[CommSample, ...]
     latency_known: bool
     """False where one sampled size alone cannot tell alpha from beta."""
+    complete: bool
+    """False where a peer's trace is missing: waiting for it may hide in these times, which are upper limits."""
     message: str
 
     def predict(self, num_bytes: float) -> Estimate:
@@ -84,6 +86,8 @@ class StepProfile(Struct, frozen=True, kw_only=True):
     sizes_known: bool
     """False where the trace has no gradient shapes, so that buckets are the smallest known units."""
     ranks: tuple[RankProfile, ...]
+    slowest: RankProfile
+    """What the exchange waits for: per step the last rank for each gradient, then the median over steps; rank -1."""
 
 
 class Calibration(Struct, frozen=True, kw_only=True):

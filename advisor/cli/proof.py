@@ -1,0 +1,109 @@
+"""Advice put to the test: freeze what replay predicts, measure it beside today's setting, judge the advice by that.
+
+The first arm is today's setting; the sweep measures it twice (A/A), which gives the noise floor of this machine.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from advisor.pipeline import find_job, what_if
+from advisor.rules.bucket_cap import rank_candidates
+from advisor.schema import DDPConfig, Recommendation, RecommendationStatus, Report, Sweep, SweepArm
+from reports.text import format_setting
+from workloads.job import JobSpec
+from workloads.requests import Arm, SweepRequest
+
+if TYPE_CHECKING:
+    from workloads.launch import OnProgress
+
+DATABASE = "sweep.sqlite"
+
+
+def prove(report: Report, job: JobSpec, folder: Path, budget_s: float, on_progress: OnProgress | None = None) -> Report:
+    """Measures the best candidate of `report` beside today's setting and returns the report with both.
+
+    Args:
+        report: The analysis of a run of `job`.
+        job: What to train.
+        folder: The run folder; the measured steps and the frozen predictions go there.
+        budget_s: How long to measure, in seconds.
+        on_progress: Called with seconds used, seconds of the budget and what is happening.
+
+    Returns:
+        The report with the sweep and the status of each recommendation that was measured; as it was where replay
+        knows no other setting to measure.
+
+    Raises:
+        RunError: Today's setting could not be measured.
+    """
+    from workloads.sweep import measure_arms, summarise
+
+    arms = choose_arms(report)
+    if len(arms) < 2:
+        return report
+    database = folder / DATABASE
+    database.unlink(missing_ok=True)  # of an earlier proof: these predictions are frozen now
+    measure_arms(SweepRequest(job=job, arms=arms, database=str(database), budget_s=budget_s), on_progress)
+    return attach_sweep(report, summarise(database))
+
+
+def choose_arms(report: Report) -> tuple[Arm, ...]:
+    """Today's setting and the best candidate with their predicted steps; fewer where replay cannot predict.
+
+    The candidate is the first recommendation's. Without one it is the setting with the shortest predicted step, since
+    a prediction of "no difference" is worth a test as well.
+    """
+    job, today = find_job(report), report.config
+    if job is None or today is None:
+        return ()
+    advised = [apply_change(today, recommendation) for recommendation in report.recommendations]
+    ranked = advised or [candidate.config for candidate in rank_candidates(job, today)[1:]]
+    named = [(f"today ({_describe(today, today)})", today)]
+    named += [(_describe(config, today), config) for config in ranked[:1] if config != today]
+    return tuple(Arm(name=name, config=config, predicted_ns=what_if(report, config).step_ns) for name, config in named)
+
+
+def apply_change(config: DDPConfig, recommendation: Recommendation) -> DDPConfig:
+    """`config` with what the recommendation changes."""
+    return msgspec.convert(msgspec.to_builtins(config) | recommendation.change, DDPConfig)
+
+
+def attach_sweep(report: Report, sweep: Sweep) -> Report:
+    """The report with the measurement, and every recommendation judged by the arm that measured it."""
+    today = report.config
+    assert today is not None, "a sweep starts from the profiled setting"
+    arms = {arm.config: arm for arm in sweep.arms if arm.outcome != "reference"}
+    judged = tuple(
+        msgspec.structs.replace(recommendation, status=judge(recommendation, arm, sweep.arms[0]))
+        if recommendation.change and (arm := arms.get(apply_change(today, recommendation)))
+        else recommendation
+        for recommendation in report.recommendations
+    )
+    return msgspec.structs.replace(report, recommendations=judged, sweep=sweep)
+
+
+def judge(recommendation: Recommendation, arm: SweepArm, reference: SweepArm) -> RecommendationStatus:
+    """Says what a measurement makes of an advice.
+
+    Faster confirms it and slower refutes it. A tie refutes only a promise so large that a tie cannot hide it (the
+    least predicted saving exceeds the largest measured one) and leaves a smaller one undecided.
+
+    Example: 8 to 12 of 100 ms promised, 99 % of the step measured with the interval [97 %, 101 %]: at most 3 % are
+    saved where at least 8 % were promised, so it is refuted.
+    """
+    if arm.outcome == "failed" or arm.ratio is None or reference.predicted_ns is None:
+        return "predicted"
+    if arm.outcome == "faster":
+        return "confirmed"
+    least_promised = recommendation.saving_ns.low / reference.predicted_ns.value
+    return "refuted" if arm.outcome == "slower" or least_promised > 1 - arm.ratio.low else "undecided"
+
+
+def _describe(config: DDPConfig, today: DDPConfig) -> str:
+    """The fields that differ from today's, or the bucket cap where none does, with their values."""
+    changed = [name for name in config.__struct_fields__ if getattr(config, name) != getattr(today, name)]
+    return ", ".join(f"{name} {format_setting(name, getattr(config, name))}" for name in changed or ["bucket_cap_mb"])

@@ -1,0 +1,139 @@
+"""Every stage's answer in one `Report`, in the order in which the stages depend on each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+
+import msgspec
+
+from advisor.alarms import ALARMS
+from advisor.calibrate import CONCURRENCY, Calibrated, calibrate
+from advisor.collectives import Collective, MatchedCollective, find_collectives, match_collectives
+from advisor.comm_model import CommFit, collect_transfers, fit_comm_models
+from advisor.recommend import recommend
+from advisor.replay import Job, check_baseline, estimate_residual
+from advisor.schedule import StepSchedule, build_schedules
+from advisor.schema import Baseline, DDPConfig, QualityNote, Report, StepSummary
+from advisor.statistics import median_estimate
+from advisor.summaries import (
+    find_world_size,
+    identify_config,
+    name_backend,
+    summarize_collectives,
+    summarize_ranks,
+    summarize_steps,
+)
+from advisor.tables import Run
+from advisor.timeline import RankTimeline, build_timeline
+from advisor.verdict import Analysis, judge, summarize_step_time
+
+
+@dataclass(frozen=True)
+class _Observed:
+    """What the traces show, before any model."""
+
+    timelines: tuple[RankTimeline, ...]
+    collectives: tuple[list[Collective], ...]
+    matched: list[MatchedCollective]
+    schedules: list[StepSchedule]
+
+
+def build_report(run: Run) -> Report:
+    """Analyses a run."""
+    world_size, backend = find_world_size(run), name_backend(run)
+    observed = _observe(run, world_size)
+    transfers = collect_transfers(observed.matched, observed.timelines, concurrency=CONCURRENCY[backend])
+    fits = fit_comm_models(transfers, world_size)
+    fit = _choose_fit(fits, observed.schedules)
+    calibrated = calibrate(observed.timelines, observed.schedules, fit, backend)
+    config = identify_config(run, observed.timelines, observed.schedules, calibrated.profile)
+    steps = summarize_steps(observed.timelines, observed.schedules)
+    job, baseline = _check_replay(calibrated, fit, config, steps)
+    analysis = Analysis(
+        config=config,
+        is_ddp=any(timeline.is_ddp for timeline in observed.timelines),
+        world_size=world_size,
+        steps=steps,
+        buckets=tuple(bucket for schedule in observed.schedules for bucket in schedule.buckets),
+        comm_model=fit.model if fit else None,
+        job=job,
+        baseline=baseline,
+    )
+    verdict = judge(analysis)
+    return Report(
+        tool_version=find_tool_version(),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        source=run.source,
+        manifest=run.manifest,
+        config=config,
+        notes=(*run.notes, *_note_quality(observed, calibrated, config)),
+        verdict=verdict,
+        alarms=tuple(alarm for check in ALARMS if (alarm := check(analysis)) is not None),
+        baseline=baseline,
+        recommendations=recommend(analysis, verdict),
+        step_profile=calibrated.profile,
+        calibration=job.calibration if job else calibrated.calibration,
+        comm_models=tuple(fit.model for fit in fits),
+        steps=steps,
+        buckets=analysis.buckets,
+        collectives=summarize_collectives(observed.collectives, observed.matched),
+        ranks=summarize_ranks(observed.timelines, observed.matched),
+    )
+
+
+def find_tool_version() -> str:
+    """The installed version of ddp-advisor."""
+    try:
+        return version("ddp-advisor")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _observe(run: Run, world_size: int) -> _Observed:
+    timelines = tuple(build_timeline(trace) for trace in run.traces)
+    collectives = tuple(find_collectives(timeline) for timeline in timelines)
+    matched = match_collectives(collectives, world_size)
+    return _Observed(timelines, collectives, matched, build_schedules(timelines, collectives, matched))
+
+
+def _choose_fit(fits: Sequence[CommFit], schedules: Sequence[StepSchedule]) -> CommFit | None:
+    """The model of the gradients' own all-reduce: its kind, and the buckets' dtype."""
+    dtypes = {bucket.dtype for schedule in schedules for bucket in schedule.buckets}
+    wanted = [fit for fit in fits if fit.model.kind == "all_reduce" and fit.model.dtype in dtypes]
+    return max(wanted, key=lambda fit: len(fit.model.samples), default=None)
+
+
+def _check_replay(
+    calibrated: Calibrated, fit: CommFit | None, config: DDPConfig | None, steps: Sequence[StepSummary]
+) -> tuple[Job | None, Baseline | None]:
+    """Replays the profiled setting; the job that comes back carries the residual for later predictions."""
+    if calibrated.profile is None or fit is None or config is None:
+        return None, None
+    job = Job(calibrated.profile, calibrated.calibration, fit.model)
+    baseline = check_baseline(job, config, median_estimate(summarize_step_time(steps)))
+    calibration = msgspec.structs.replace(
+        calibrated.calibration, baseline_residual_fraction=estimate_residual(baseline)
+    )
+    return replace(job, calibration=calibration), baseline
+
+
+def _note_quality(observed: _Observed, calibrated: Calibrated, config: DDPConfig | None) -> list[QualityNote]:
+    notes = []
+    sources = {timeline.step_source for timeline in observed.timelines}
+    if sources != {"profiler"}:
+        how = {"optimizer": "optimizer steps", "forward": "DDP's forward", "window": "nothing: one window is shown"}
+        told = ", ".join(how[source] for source in sorted(sources - {"profiler"}))
+        notes.append(QualityNote(message=f"No ProfilerStep marks: steps were told apart by {told}. Call prof.step()."))
+    if config is not None and not any(timeline.trace.has_shapes for timeline in observed.timelines):
+        notes.append(
+            QualityNote(message="No shapes: buckets can be merged but not split. Record with record_shapes=True.")
+        )
+    if config is not None and calibrated.profile is None:
+        notes.append(
+            QualityNote(message="The buckets' bytes are unknown, so nothing can be replayed. Use a newer torch.")
+        )
+    notes += [QualityNote(message=f"Assumed: {assumption}.") for assumption in calibrated.calibration.assumed]
+    return notes

@@ -1,0 +1,214 @@
+"""The computation of a typical step, freed from the communication that was observed beside it.
+
+The observed backward is stretched by communication and by launching it. With s the slow-down of computation while
+communication runs, a span of observed length d, of which l went into launching and o ran beside communication, is
+
+    clean = d - l - (o - o ∩ l) · (1 - 1 / s)
+
+Times are made clean per step and rank. A collective starts when its last rank arrives, so for every gradient the last
+rank is taken per step, and the median over the steps after that: medians taken first would hide that ranks take turns
+in being late, and medians of gaps would drift.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from advisor.intervals import difference, measure_coverage
+from advisor.schedule import StepSchedule
+from advisor.schema import GradientReady, RankProfile, StepProfile
+from advisor.timeline import RankTimeline, StepTimeline
+
+SLOWEST = -1
+"""The rank number of the merged profile."""
+ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float64": 8}
+"""Bytes of a gradient element; 4 for every dtype that is not listed."""
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class _CleanStep:
+    """One step on one rank; ns. Times before backward count from the ranks' common start of the step."""
+
+    rank: int
+    step: StepTimeline
+    schedule: StepSchedule
+    before: float
+    ready_host: Floats
+    ready_device: Floats
+    backward: float
+    after: float
+    """The step without what comes before backward, the observed backward and its finish."""
+
+
+def build_step_profile(
+    timelines: Sequence[RankTimeline], schedules: Sequence[StepSchedule], compute_slowdown: float
+) -> StepProfile | None:
+    """Builds the profile of a run.
+
+    Args:
+        timelines: All ranks.
+        schedules: Their gradient exchanges.
+        compute_slowdown: Computation's time beside communication over its time alone, at least 1.
+
+    Returns:
+        The profile; None where there is no exchange, or its buckets' bytes are unknown.
+    """
+    if not schedules or any(bucket.num_bytes < 0 for schedule in schedules for bucket in schedule.buckets):
+        return None
+    sizes_known = all(gradients_fill_buckets(schedule) for schedule in schedules)
+    timeline_of = {timeline.trace.rank: timeline for timeline in timelines}
+    units_of = {
+        (s.rank, s.step): s.gradients if sizes_known else _buckets_as_gradients(timeline_of[s.rank], s)
+        for s in schedules
+    }
+    count = Counter(len(units) for units in units_of.values()).most_common(1)[0][0]
+    starts = _find_common_starts(timeline_of, schedules)
+    clean = [
+        _clean_step(timeline_of[s.rank], s, units_of[s.rank, s.step], (compute_slowdown, starts[s.step]))
+        for s in schedules
+        if len(units_of[s.rank, s.step]) == count
+    ]
+    units = next(units for units in units_of.values() if len(units) == count)
+    ranks = sorted({c.rank for c in clean})
+    num_micro_steps = round(float(np.median([schedule.num_backwards for schedule in schedules])))
+    return StepProfile(
+        device_type=timelines[0].trace.device_type,
+        num_steps=len({c.step.number for c in clean}),
+        num_micro_steps=num_micro_steps,
+        sizes_known=sizes_known,
+        ranks=tuple(_merge([[c] for c in clean if c.rank == rank], units, num_micro_steps, rank) for rank in ranks),
+        slowest=_merge(_group_by_step(clean, len(ranks)), units, num_micro_steps, SLOWEST),
+    )
+
+
+def gradients_fill_buckets(schedule: StepSchedule) -> bool:
+    """Whether the gradients seen are exactly what the buckets carry, element for element."""
+    if not schedule.gradients or any(gradient.num_bytes < 0 for gradient in schedule.gradients):
+        return False
+    sent = sum(bucket.num_elements for bucket in schedule.buckets)
+    return sent == sum(g.num_bytes // ITEM_BYTES.get(g.dtype, 4) for g in schedule.gradients)
+
+
+def _find_common_starts(timeline_of: dict[int, RankTimeline], schedules: Sequence[StepSchedule]) -> dict[int, float]:
+    """Per step, the mean over the ranks of its start, on the reference rank's clock."""
+    starts: dict[int, list[int]] = {}
+    for schedule in schedules:
+        step = _find_step(timeline_of[schedule.rank], schedule)
+        starts.setdefault(schedule.step, []).append(step.start_ns - schedule.clock_offset_ns)
+    return {step: float(np.mean(times)) for step, times in starts.items()}
+
+
+def _clean_step(
+    timeline: RankTimeline, schedule: StepSchedule, units: Sequence[GradientReady], context: tuple[float, float]
+) -> _CleanStep:
+    slowdown, common_start = context
+    step, backward = _find_step(timeline, schedule), schedule.backward
+    observed = np.array([*(g.ready_device_ns for g in units), backward.end_ns - backward.start_ns], dtype=np.float64)
+    on_cpu = timeline.trace.device_type == "cpu"
+    launches = schedule.launch_spans if on_cpu else schedule.launch_spans[:0]
+    launching = measure_coverage(launches)
+    communicating = measure_coverage(difference(timeline.communication, launches))
+    zero = backward.start_ns
+    launched = launching(observed + zero) - launching([zero])
+    beside = communicating(observed + zero) - communicating([zero])
+    clean = observed - launched - beside * (1 - 1 / slowdown)
+    finish = max(schedule.blocking_ns + schedule.copy_back_ns, schedule.host_tail_ns)
+    return _CleanStep(
+        rank=schedule.rank,
+        step=step,
+        schedule=schedule,
+        before=backward.start_ns - schedule.clock_offset_ns - common_start,
+        ready_host=np.array([g.ready_host_ns for g in units], dtype=np.float64),
+        ready_device=clean[:-1],
+        backward=float(clean[-1]),
+        after=step.end_ns - backward.end_ns - finish,
+    )
+
+
+def _find_step(timeline: RankTimeline, schedule: StepSchedule) -> StepTimeline:
+    return next(step for step in timeline.steps if step.number == schedule.step)
+
+
+def _group_by_step(clean: Sequence[_CleanStep], num_ranks: int) -> list[list[_CleanStep]]:
+    """The steps that every rank recorded; all of them where there is no such step."""
+    groups: dict[int, list[_CleanStep]] = {}
+    for one in clean:
+        groups.setdefault(one.step.number, []).append(one)
+    return [group for group in groups.values() if len(group) == num_ranks] or list(groups.values())
+
+
+def _merge(
+    groups: Sequence[Sequence[_CleanStep]], units: Sequence[GradientReady], num_micro_steps: int, rank: int
+) -> RankProfile:
+    """The median over the groups (one a step) of the last rank in each.
+
+    `other_ns` is what data, forward, backward and the optimizer leave of the step, the exchange's finish excepted.
+    """
+    before = _median([max(c.before for c in group) for group in groups])
+    ends = [max(c.before + c.backward for c in group) - max(c.before for c in group) for group in groups]
+    device = np.median([_last_ready(group) for group in groups], axis=0)
+    host = np.median([np.max([c.ready_host for c in group], axis=0) for group in groups], axis=0)
+    device = np.maximum.accumulate(device)
+    backward = max(_median(ends), float(device[-1]))
+    steps = [[c.step for c in group] for group in groups]
+    data = _median([max(step.sum_phase_ns("data") for step in group) for group in steps])
+    forward = _median([max(step.sum_phase_ns("forward") for step in group) for group in steps]) / num_micro_steps
+    optimizer = _median([float(np.mean([step.sum_phase_ns("optimizer") for step in group])) for group in steps])
+    after = _median([float(np.mean([c.after for c in group])) for group in groups])
+    known = data + num_micro_steps * forward + (num_micro_steps - 1) * backward + optimizer
+    bound = [step.host_bound_ns / max(1, step.end_ns - step.start_ns) for group in steps for step in group]
+    return RankProfile(
+        rank=rank,
+        data_ns=round(data),
+        forward_ns=round(forward),
+        backward_ns=round(backward),
+        optimizer_ns=round(optimizer),
+        other_ns=round(before + after - known),
+        host_bound_fraction=float(np.median(bound)),
+        gradients=tuple(
+            GradientReady(
+                index=unit.index,
+                num_bytes=unit.num_bytes,
+                dtype=unit.dtype,
+                ready_host_ns=round(float(at_host)),
+                ready_device_ns=round(float(at_device)),
+            )
+            for unit, at_host, at_device in zip(units, host, device, strict=True)
+        ),
+    )
+
+
+def _last_ready(group: Sequence[_CleanStep]) -> Floats:
+    """Per gradient the last rank's time, from the start of the last rank's backward."""
+    return np.asarray(np.max([c.before + c.ready_device for c in group], axis=0) - max(c.before for c in group))
+
+
+def _buckets_as_gradients(timeline: RankTimeline, schedule: StepSchedule) -> tuple[GradientReady, ...]:
+    """Without gradient sizes the observed buckets are the smallest units that are known."""
+    step = _find_step(timeline, schedule)
+    zero, zero_host = schedule.backward.start_ns - step.start_ns, schedule.backward.host_start_ns - step.start_ns
+    units = []
+    for bucket in schedule.buckets:
+        device = bucket.ready_device_ns if bucket.ready_device_ns is not None else bucket.start_ns
+        host = bucket.ready_host_ns if bucket.ready_host_ns is not None else device
+        units.append(
+            GradientReady(
+                index=bucket.bucket,
+                num_bytes=bucket.num_bytes,
+                dtype=bucket.dtype,
+                ready_host_ns=host - zero_host,
+                ready_device_ns=device - zero,
+            )
+        )
+    return tuple(units)
+
+
+def _median(values: Sequence[float]) -> float:
+    return float(np.median(values))

@@ -1,0 +1,186 @@
+"""Timelines and schedules to the rows of a report, and the profiled setting as far as the traces tell it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from advisor.bucketing import assign_rebuilt, bucket_limits, find_distinct_caps, round_cap_mb
+from advisor.collectives import Collective, MatchedCollective
+from advisor.intervals import Intervals, clip, difference, intersection, total
+from advisor.readers.names import DDP_FORWARD
+from advisor.schedule import StepSchedule, classify_collective
+from advisor.schema import (
+    Backend,
+    CollectiveSummary,
+    DDPConfig,
+    RankSummary,
+    StepProfile,
+    StepSummary,
+    Wrapper,
+    marks,
+)
+from advisor.statistics import median_estimate
+from advisor.tables import Run
+from advisor.timeline import RankTimeline
+
+
+def summarize_steps(timelines: Sequence[RankTimeline], schedules: Sequence[StepSchedule]) -> tuple[StepSummary, ...]:
+    """One row per rank and step; its parts add up to its duration exactly."""
+    schedule_of = {(schedule.rank, schedule.step): schedule for schedule in schedules}
+    rows = []
+    for timeline in timelines:
+        overlap = intersection(timeline.compute, timeline.communication)
+        bare = difference(timeline.communication, timeline.compute)
+        for step in timeline.steps:
+            schedule = schedule_of.get((timeline.trace.rank, step.number))
+            blocking = schedule.blocking_ns if schedule else 0
+            duration = step.end_ns - step.start_ns
+            parts = {phase: step.sum_phase_ns(phase) for phase in ("data", "forward", "optimizer")}
+            backward = step.sum_phase_ns("backward") + step.sum_phase_ns("gradient_finish") - blocking
+
+            def within(intervals: Intervals, start: int = step.start_ns, end: int = step.end_ns) -> int:
+                return total(clip(intervals, start, end))
+
+            rows.append(
+                StepSummary(
+                    rank=timeline.trace.rank,
+                    step=step.number,
+                    start_ns=step.start_ns,
+                    duration_ns=duration,
+                    data_ns=parts["data"],
+                    forward_ns=parts["forward"],
+                    backward_ns=backward,
+                    blocking_ns=blocking,
+                    optimizer_ns=parts["optimizer"],
+                    other_ns=duration - sum(parts.values()) - backward - blocking,
+                    compute_ns=within(timeline.compute),
+                    communication_ns=within(timeline.communication),
+                    overlap_ns=within(overlap),
+                    exposed_ns=within(bare),
+                    host_bound_ns=step.host_bound_ns,
+                    num_syncs=schedule.num_syncs if schedule else 0,
+                )
+            )
+    return tuple(rows)
+
+
+def summarize_ranks(timelines: Sequence[RankTimeline], matched: Sequence[MatchedCollective]) -> tuple[RankSummary, ...]:
+    """One row per rank over its whole file: raw unions, and how late it arrives at buckets."""
+    lateness: dict[int, list[int]] = defaultdict(list)
+    for match in matched:
+        if match.complete and len(match.members) > 1 and classify_collective(match.members[0]) == "bucket":
+            arrivals = [m.start_ns - offset for m, offset in zip(match.members, match.offsets_ns, strict=True)]
+            for member, arrival in zip(match.members, arrivals, strict=True):
+                lateness[member.rank].append(arrival - min(arrivals))
+    return tuple(
+        RankSummary(
+            rank=timeline.trace.rank,
+            file=timeline.trace.file,
+            host=timeline.trace.host,
+            device_type=timeline.trace.device_type,
+            num_events=len(timeline.trace.events),
+            num_steps=len(timeline.steps),
+            communication_ns=total(timeline.communication),
+            compute_ns=total(timeline.compute),
+            overlap_ns=total(intersection(timeline.compute, timeline.communication)),
+            num_communication_kernels=int(timeline.communication_rows.sum()),
+            num_transients=min(1, int(timeline.communication_rows.sum())),
+            mean_lateness_ns=float(np.mean(late)) if (late := lateness.get(timeline.trace.rank)) else None,
+        )
+        for timeline in timelines
+    )
+
+
+def summarize_collectives(
+    collectives: Sequence[Sequence[Collective]], matched: Sequence[MatchedCollective]
+) -> tuple[CollectiveSummary, ...]:
+    """One row per process group, kind, role, dtype and size; steady steps only."""
+    transfer_of = {member: match for match in matched if match.complete for member in match.members}
+    groups: dict[tuple[str, str, str, str, int, int], list[Collective]] = defaultdict(list)
+    for own in collectives:
+        for c in own:
+            if c.step is not None:
+                role = classify_collective(c)
+                groups[c.process_group, str(c.kind), role, c.dtype, c.num_elements, c.num_bytes].append(c)
+    num_rank_steps = max(1, len({(c.rank, c.step) for own in collectives for c in own if c.step is not None}))
+    rows = []
+    for (process_group, kind, _, dtype, num_elements, num_bytes), members in groups.items():
+        transfers = [transfer_of[c].transfer_ns for c in members if c in transfer_of]
+        rows.append(
+            CollectiveSummary(
+                process_group=process_group,
+                kind=kind,
+                role=classify_collective(members[0]),
+                dtype=dtype,
+                num_elements=num_elements,
+                num_bytes=num_bytes,
+                count_per_step=len(members) / num_rank_steps,
+                duration_ns=median_estimate([c.end_ns - c.start_ns for c in members]),
+                transfer_ns=median_estimate(transfers) if transfers else None,
+            )
+        )
+    return tuple(rows)
+
+
+# ----------------------------------------------------------------------------------------------------- setting
+
+
+def identify_config(
+    run: Run, timelines: Sequence[RankTimeline], schedules: Sequence[StepSchedule], profile: StepProfile | None
+) -> DDPConfig | None:
+    """The profiled setting: what the manifest says, else what the buckets give away; None without DDP."""
+    if run.manifest is not None:
+        return run.manifest.ddp
+    if not any(timeline.is_ddp for timeline in timelines):
+        return None
+    cap = _identify_cap(schedules, profile)
+    return DDPConfig(
+        world_size=find_world_size(run),
+        backend=name_backend(run),
+        wrapper=_name_wrapper(timelines),
+        bucket_cap_mb=cap,
+        accumulation_steps=profile.num_micro_steps if profile else 1,
+        find_unused_parameters=_has_unused_parameter_mark(timelines),
+    )
+
+
+def find_world_size(run: Run) -> int:
+    """Ranks of the job: as the traces say, else as many as there are files."""
+    return max((trace.world_size or 0 for trace in run.traces), default=0) or len(run.traces)
+
+
+def name_backend(run: Run) -> Backend:
+    """The backend that carries the gradients, as far as the product knows it."""
+    word = run.traces[0].backend
+    return "gloo" if "gloo" in word else "nccl" if "nccl" in word else "unknown"
+
+
+def _name_wrapper(timelines: Sequence[RankTimeline]) -> Wrapper:
+    names = set(timelines[0].trace.events["name"].cat.categories)
+    if marks.FORWARD in names:
+        return "bucketed"
+    return "torch" if names & DDP_FORWARD else "unknown"
+
+
+def _has_unused_parameter_mark(timelines: Sequence[RankTimeline]) -> bool:
+    return any("search_unused_parameters" in name for name in timelines[0].trace.events["name"].cat.categories)
+
+
+def _identify_cap(schedules: Sequence[StepSchedule], profile: StepProfile | None) -> float | None:
+    """The cap whose buckets are those observed; None for DDP's default, and where nothing fits."""
+    if profile is None or not profile.sizes_known or not schedules:
+        return None
+    gradients = profile.slowest.gradients
+    sizes, keys = [g.num_bytes for g in gradients], [g.dtype for g in gradients]
+    observed = [bucket.num_bytes for bucket in schedules[0].buckets]
+
+    def gives(limits: Sequence[int]) -> bool:
+        buckets = assign_rebuilt(sizes, keys, limits, range(len(sizes)))
+        return [sum(sizes[i] for i in bucket) for bucket in buckets] == observed
+
+    if gives(bucket_limits(None, None)):
+        return None
+    return next((round_cap_mb(low, high) for low, high in find_distinct_caps(sizes, keys) if gives((low,))), None)
