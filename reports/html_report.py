@@ -14,11 +14,9 @@ from plotly.offline import get_plotlyjs
 
 from advisor.schema import Report
 from reports import sentences, summary, text
-from reports.charts import bucket_timeline, communication_fit, prediction_vs_measurement, step_time_bar
+from reports.charts import bucket_timeline, communication_fit, legend_html, prediction_vs_measurement, step_time_bar
 from reports.charts.theme import CONFIG
 from reports.palette import PART_LABELS, PARTS
-
-_SYMBOLS = {"diamond": "◆", "diamond-open": "◇", "line-ns-open": "┃", "square": "■", "triangle-up": "▲", "cross": "✚"}
 
 
 def render_html(report: Report) -> str:
@@ -65,25 +63,9 @@ def _draw_charts(report: Report) -> dict[str, Markup]:
 
 
 def _embed(name: str, figure: go.Figure) -> Markup:
-    """The figure as HTML, its legend as text before it: plotly's own cannot wrap on a narrow screen."""
-    legend = Markup("").join(
-        Markup('<li><span style="color: {}">{}</span> {}</li>').format(*_legend_mark(trace), Markup(trace.name))
-        for trace in figure.data
-        if trace.name and trace.showlegend is not False
-    )
-    figure = go.Figure(figure).update_layout(showlegend=False)
     # plotly writes its JSON with <, > and / as escapes, so no name in it can end the script element
     drawn = plotly.io.to_html(figure, config=CONFIG, include_plotlyjs=False, full_html=False, div_id=f"chart-{name}")
-    return Markup('<ul class="legend">{}</ul>{}').format(legend, Markup(drawn))
-
-
-def _legend_mark(trace: Any) -> tuple[str, str]:
-    """The colour of a trace and a character that looks like its marks."""
-    if trace.type == "bar":
-        return trace.marker.color, "■"
-    if trace.mode == "lines":
-        return trace.line.color, "━"
-    return trace.marker.color, _SYMBOLS.get(trace.marker.symbol, "●")
+    return legend_html(figure) + Markup(drawn)
 
 
 @cache

@@ -22,5 +22,12 @@ def streamlit_command(run_folder: Path) -> list[str]:
     if find_spec("streamlit") is None:
         raise UsageError("The page needs streamlit, which is not installed: pip install 'ddp-advisor[app]'.")
     app = next(home for home in _HOMES if home.exists())
-    options = ["--browser.gatherUsageStats", "false", "--server.address", "localhost"]
+    options = [
+        "--browser.gatherUsageStats",
+        "false",
+        "--server.address",
+        "localhost",
+        "--client.toolbarMode",
+        "minimal",
+    ]
     return [sys.executable, "-m", "streamlit", "run", str(app), *options, "--", str(run_folder)]

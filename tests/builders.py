@@ -78,11 +78,12 @@ def step_summary(rank: int = 0, step: int = 0, **parts_ms: float) -> StepSummary
 
 
 def bucket_summary(**fields: Any) -> BucketSummary:
-    """A bucket of 25 MiB that is ready at 100, runs from 110 to 130 and blocks the last 5 ms; times in ms given as `*_ms`."""
+    """A bucket of 25 MiB, ready at 100 and running from 110 to 130 ms; fields named `*_ms` are given in ms."""
     values: dict[str, Any] = {
         "rank": 0, "step": 0, "bucket": 0, "num_bytes": 25 * MIB, "num_elements": 25 * MIB // 4, "dtype": "float32",
-        "ready_host_ns": 100 * MS, "ready_device_ns": None, "launch_ns": 101 * MS, "start_ns": 110 * MS, "end_ns": 130 * MS,
-        "queue_wait_ns": 9 * MS, "peer_wait_ns": 1 * MS, "transfer_ns": 19 * MS, "exposed_ns": 8 * MS, "blocking_ns": 5 * MS,
+        "ready_host_ns": 100 * MS, "ready_device_ns": None, "launch_ns": 101 * MS,
+        "start_ns": 110 * MS, "end_ns": 130 * MS, "queue_wait_ns": 9 * MS, "peer_wait_ns": 1 * MS,
+        "transfer_ns": 19 * MS, "exposed_ns": 8 * MS, "blocking_ns": 5 * MS,
     }  # fmt: skip
     for name, value in fields.items():
         values[f"{name[:-3]}_ns" if name.endswith("_ms") else name] = int(value * MS) if name.endswith("_ms") else value
@@ -167,9 +168,10 @@ def recommendation(**overrides: Any) -> Recommendation:
 
 def rank_summary(rank: int = 0, **overrides: Any) -> RankSummary:
     values: dict[str, Any] = {
-        "rank": rank, "file": f"rank{rank}.pt.trace.json.gz", "host": "node-a", "device_type": "cpu", "num_events": 20_000,
-        "num_steps": 4, "communication_ns": 360 * MS, "compute_ns": 560 * MS, "overlap_ns": 248 * MS,
-        "num_communication_kernels": 20, "num_transients": 0, "mean_lateness_ns": float(rank * MS),
+        "rank": rank, "file": f"rank{rank}.pt.trace.json.gz", "host": "node-a", "device_type": "cpu",
+        "num_events": 20_000, "num_steps": 4, "communication_ns": 360 * MS, "compute_ns": 560 * MS,
+        "overlap_ns": 248 * MS, "num_communication_kernels": 20, "num_transients": 0,
+        "mean_lateness_ns": float(rank * MS),
     }  # fmt: skip
     return RankSummary(**(values | overrides))
 
@@ -188,7 +190,7 @@ def gloo_report(**overrides: Any) -> Report:
         "notes": (QualityNote(message="The first 2 steps are left out: DDP rebuilds its buckets after the first."),),
         "verdict": Verdict(
             code="bandwidth_bound",
-            message="15.8 % of the step waits for gradients that are still on the wire, and bytes make 94 % of that time.",
+            message="15.8 % of the step waits for gradients on the wire, and bytes make 94 % of that time.",
             evidence=(
                 Evidence(name="blocking share of the step", value=0.158, unit="fraction", threshold=0.03),
                 Evidence(name="share of bandwidth in blocking transfers", value=0.94, unit="fraction", threshold=0.667),
@@ -277,7 +279,7 @@ def hostile_report(evil: str) -> Report:
 
 
 def a100_report() -> Report:
-    """Three steps of 150 ms on one of two ranks; five buckets of 2 to 5 ms, all exposed, none blocking; the peer unknown."""
+    """Three steps of 150 ms on one of two ranks; five buckets, each exposed for 1 ms, none blocking; no peer known."""
     config = DDPConfig(world_size=2, backend="nccl", wrapper="torch")
     starts_ms = (60, 70, 80, 90, 100)
     return gloo_report(

@@ -1,4 +1,4 @@
-"""What all figures share: font, axes, legend, hover."""
+"""What all figures share: font, axes, hover."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def style(figure: go.Figure, height: int) -> go.Figure:
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
         hoverlabel={"font": {"family": FONT, "size": 12}, "align": "left", "namelength": -1},
-        legend={"orientation": "h", "traceorder": "normal", "x": 0, "yref": "container", "y": 1, "yanchor": "top"},
+        showlegend=False,
     )
     return figure
 

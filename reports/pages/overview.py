@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Iterable
+from typing import Any, Final
 
 import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
 from advisor.schema import Evidence, Recommendation, Report
-from reports.charts import bucket_timeline, communication_fit, prediction_vs_measurement, step_time_bar
+from reports.charts import bucket_timeline, communication_fit, legend_html, prediction_vs_measurement, step_time_bar
 from reports.sentences import (
     VERDICT_TITLES,
     headline_numbers,
@@ -26,12 +28,11 @@ from reports.text import (
     format_bytes,
     format_change,
     format_estimate_ns,
-    format_ms,
     visible,
     visible_code,
 )
 
-ALL_RANKS = "the slowest"
+ALL_RANKS: Final = "the slowest"
 
 
 def render(report: Report) -> None:
@@ -56,7 +57,9 @@ def _show_verdict(report: Report) -> None:
         st.warning(alarms)
     numbers = headline_numbers(report)
     for column, (name, value, explanation) in zip(st.columns(len(numbers) or 1), numbers, strict=False):
-        column.metric(name, value, border=True, help=explanation)
+        tile = column.container(border=True)
+        tile.metric(name, value)
+        tile.caption(explanation)
     _show_evidence(report.verdict.evidence)
     st.caption(escape_markdown(" · ".join(f"{name} {value}" for name, value in describe_run(report))))
 
@@ -96,15 +99,15 @@ def _show_buckets(report: Report) -> None:
             "bucket": row.bucket,
             "bytes": format_bytes(row.num_bytes),
             "dtype": visible(row.dtype),
-            "ready": format_ms(row.ready_ns),
-            "launch": format_ms(row.launch_ns),
-            "start": format_ms(row.start_ns),
-            "end": format_ms(row.end_ns),
-            "queue": format_ms(row.queue_wait_ns),
-            "peers": format_ms(row.peer_wait_ns),
-            "transfer": format_ms(row.transfer_ns),
-            "exposed": format_ms(row.exposed_ns),
-            "blocking": format_ms(row.blocking_ns),
+            "ready": _milliseconds(row.ready_ns),
+            "launch": _milliseconds(row.launch_ns),
+            "start": _milliseconds(row.start_ns),
+            "end": _milliseconds(row.end_ns),
+            "queue": _milliseconds(row.queue_wait_ns),
+            "peers": _milliseconds(row.peer_wait_ns),
+            "transfer": _milliseconds(row.transfer_ns),
+            "exposed": _milliseconds(row.exposed_ns),
+            "blocking": _milliseconds(row.blocking_ns),
         }
         for row in summarize_buckets(report)
     )
@@ -203,8 +206,15 @@ def _show_evidence(items: tuple[Evidence, ...]) -> None:
 
 
 def _draw(figure: go.Figure, key: str) -> None:
+    st.html(str(legend_html(figure)))
     st.plotly_chart(figure, key=key, config={"displaylogo": False})
 
 
-def _table(rows: Any) -> None:
-    st.dataframe(pd.DataFrame(rows), hide_index=True)
+def _table(rows: Iterable[dict[str, Any]]) -> None:
+    table = pd.DataFrame(rows)
+    decimals = {name: st.column_config.NumberColumn(format="%.2f") for name in table.select_dtypes("float").columns}
+    st.dataframe(table, hide_index=True, column_config=decimals)
+
+
+def _milliseconds(nanoseconds: float | None) -> float:
+    return math.nan if nanoseconds is None else nanoseconds / 1e6

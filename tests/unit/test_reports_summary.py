@@ -1,0 +1,148 @@
+"""The rows that every renderer shows, and the sentences they share."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from advisor.schema import Alarm, Baseline
+from reports import sentences, summary
+from reports.palette import PART_LABELS, PARTS, TEXT_ON_PART
+from tests.builders import (
+    MS,
+    a100_report,
+    bucket_summary,
+    estimate_ms,
+    gloo_report,
+    recommendation,
+    step_summary,
+    swept_report,
+)
+
+
+def test_the_median_step_is_the_one_in_the_middle() -> None:
+    steps = [step_summary(step=i, forward=forward, blocking=2 * i) for i, forward in enumerate((10, 30, 20))]
+    (rank,) = summary.summarize_ranks(gloo_report(steps=tuple(steps)))
+    # durations 10, 32, 24: the step of 24
+    assert (rank.step_ns, rank.parts_ns["forward"], rank.parts_ns["blocking"]) == (24 * MS, 20 * MS, 4 * MS)
+
+
+def test_of_an_even_number_of_steps_the_two_in_the_middle_are_averaged() -> None:
+    for rank in summary.summarize_ranks(gloo_report()):
+        # 180, 181, 182, 184
+        assert rank.step_ns == 181.5 * MS
+        assert rank.parts_ns["blocking"] == 29.5 * MS
+        assert rank.num_steps == 4
+
+
+@pytest.mark.parametrize("report", [gloo_report(), a100_report()])
+def test_the_parts_sum_to_the_step(report) -> None:
+    for rank in summary.summarize_ranks(report):
+        assert sum(rank.parts_ns.values()) == rank.step_ns
+
+
+def test_every_part_has_a_colour_a_label_and_a_text_colour() -> None:
+    assert list(PARTS) == list(PART_LABELS) == list(TEXT_ON_PART)
+
+
+def test_the_slowest_ranks_are_kept_in_order_of_rank() -> None:
+    steps = tuple(step_summary(rank=rank, forward=forward) for rank, forward in enumerate((10, 40, 20, 30)))
+    ranks = summary.summarize_ranks(gloo_report(steps=steps))
+    assert [rank.rank for rank in summary.slowest_ranks(ranks, 2)] == [1, 3]
+
+
+def test_the_typical_step_is_the_median_of_the_slowest_rank() -> None:
+    forward = {(0, 0): 10, (1, 0): 90, (0, 1): 50, (1, 1): 40, (0, 2): 20, (1, 2): 20}
+    steps = tuple(step_summary(rank, step, forward=value) for (rank, step), value in forward.items())
+    # slowest rank of each step: 90, 50, 20
+    assert summary.typical_step(gloo_report(steps=steps)) == 1
+    assert summary.typical_step(gloo_report(steps=())) is None
+
+
+def test_a_bucket_row_is_the_median_over_steps_then_the_largest_of_the_ranks() -> None:
+    spans = tuple(
+        bucket_summary(rank=rank, step=step, blocking_ms=blocking, peer_wait_ns=None, ready_host_ms=step)
+        for rank, row in enumerate(((1, 2, 9), (3, 4, 5)))
+        for step, blocking in enumerate(row)
+    )
+    (row,) = summary.summarize_buckets(gloo_report(buckets=spans))
+    assert row.blocking_ns == 4 * MS  # medians 2 and 4
+    assert row.ready_ns == 1 * MS
+    assert row.peer_wait_ns is None
+
+
+def test_ready_on_the_device_counts_where_it_is_known() -> None:
+    assert summary.ready_ns(bucket_summary(ready_host_ms=1, ready_device_ms=2)) == 2 * MS
+    assert summary.ready_ns(bucket_summary(ready_host_ms=1)) == 1 * MS
+
+
+def test_changes_show_todays_value_where_it_is_known() -> None:
+    report = gloo_report()
+    assert summary.describe_changes(report.recommendations[0], report.config) == (("bucket_cap_mb", "unset", "8 MiB"),)
+    assert summary.describe_changes(report.recommendations[0], None) == (("bucket_cap_mb", "", "8 MiB"),)
+    assert summary.describe_equally_good(report.recommendations[0]) == (
+        "bucket_cap_mb: 6 MiB to 10 MiB are equally good",
+    )
+
+
+def test_the_run_is_described_by_what_is_known() -> None:
+    assert ("workload", "gpt (small)") in summary.describe_run(gloo_report())
+    assert not any(name == "workload" for name, _ in summary.describe_run(a100_report()))
+
+
+def test_the_ceiling_is_the_most_that_can_be_saved() -> None:
+    # 152 of 180 replayed
+    assert sentences.say_ceiling(gloo_report()) == (
+        "With free communication the step would take 152.0 ms [149.0, 155.0], 16 % less: "
+        "no communication setting can save more."
+    )
+    assert "as long as it does now" in sentences.say_ceiling(a100_report())
+
+
+def test_the_baseline_names_error_and_limit() -> None:
+    assert sentences.say_baseline(gloo_report()).startswith(
+        "Replay reproduces the measured step within 0.83 % (limit 10 %, noise floor 1 %)"
+    )
+    bad = Baseline(
+        measured_ns=estimate_ms(180),
+        replayed_ns=estimate_ms(150),
+        error_fraction=-0.17,
+        noise_floor_fraction=0.01,
+        limit_fraction=0.1,
+    )
+    assert "misses the measured step by 17 %" in sentences.say_baseline(gloo_report(baseline=bad))
+    assert "not replayed" in sentences.say_baseline(gloo_report(baseline=None))
+
+
+def test_silence_has_a_reason() -> None:
+    assert sentences.say_silence(gloo_report()) == ""
+    assert "the device waits for the host" in sentences.say_silence(a100_report())
+    assert "could not be replayed" in sentences.say_silence(gloo_report(recommendations=(), baseline=None))
+    quiet = gloo_report(recommendations=())
+    assert "beyond the noise" in sentences.say_silence(quiet)
+    wrong = msgspec.structs.replace(quiet.baseline, error_fraction=0.5)
+    assert "more than the limit" in sentences.say_silence(gloo_report(recommendations=(), baseline=wrong))
+
+
+def test_alarms_are_counted_at_the_top() -> None:
+    alarm = Alarm(code="no_communication", severity="error", message="m", fix="f", ranks=(0,), steps=(), evidence=())
+    report = gloo_report(alarms=(alarm, alarm, msgspec.structs.replace(alarm, severity="warning")))
+    assert sentences.say_alarms(report).startswith("2 errors and 1 warning")
+    assert sentences.say_alarms(gloo_report()) == ""
+
+
+def test_the_sweep_tells_how_it_was_measured() -> None:
+    said = sentences.say_sweep(swept_report().sweep)
+    assert "0.56 % (noise floor)" in said
+    assert "12 interleaved blocks of 4 steps" in said
+    assert "3f2a3f2a3f2a" in said
+
+
+def test_headline_numbers_are_the_report_s() -> None:
+    assert sentences.headline_numbers(gloo_report(recommendations=(recommendation(),))) == (
+        ("Step", "182 ms", "median of the slowest rank"),
+        ("Blocking", "29.5 ms", "16 % of the step"),
+        ("Ceiling", "152 ms", "if communication were free"),
+        ("Saving", "14.0 ms", "predicted"),
+    )
+    assert sentences.headline_numbers(gloo_report(steps=(), recommendations=()))[0][0] == "Ceiling"

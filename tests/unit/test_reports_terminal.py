@@ -1,0 +1,85 @@
+"""The terminal says the verdict first, everything in one order, and obeys no name."""
+
+from __future__ import annotations
+
+import io
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from advisor.schema import Alarm, Report
+from reports import render_terminal
+from tests.builders import a100_report, gloo_report, hostile_report, step_summary, swept_report
+
+
+def printed(report: Report, width: int = 120) -> str:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    render_terminal(report, console)
+    return console.file.getvalue()
+
+
+def alarm(**overrides) -> Alarm:
+    values = {
+        "code": "no_communication", "severity": "error", "message": "Two ranks, and nobody speaks.", "fix": "Wrap it.",
+        "ranks": (0, 1), "steps": (3,), "evidence": (),
+    }  # fmt: skip
+    return Alarm(**(values | overrides))
+
+
+def test_the_order_is_verdict_baseline_step_buckets_advice_alarms_notes_sweep() -> None:
+    report = msgspec.structs.replace(swept_report(), alarms=(alarm(),))
+    headings = [
+        "Bandwidth-bound", "With free communication", "1 error about", "Replay reproduces", "Where the step goes",
+        "\nBuckets", "\nRecommendation", "Use smaller buckets", "\nAlarms", "Two ranks, and nobody speaks.",
+        "fix: Wrap it.", "Notes on the data", "Prediction beside measurement",
+    ]  # fmt: skip
+    places = [printed(report).find(heading) for heading in headings]
+    assert places == sorted(places)
+    assert places[0] >= 0
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("report", [swept_report(), a100_report()])
+def test_no_line_is_wider_than_the_terminal(report: Report, width: int) -> None:
+    assert max(len(line) for line in printed(report, width).splitlines()) <= width
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_numbers_are_the_report_s(width: int) -> None:
+    rows = [line.split() for line in printed(gloo_report(), width).splitlines()]
+    assert ["0", "181.50", "2.00", "50.00", "88.00", "29.50", "10.00", "2.00"] in rows
+    last_bucket = next(row for row in rows if row[:3] == ["4", "25", "MiB"])
+    assert last_bucket[-3:] == ["23.50", "23.50", "23.50"]
+
+
+def test_prediction_stands_beside_measurement() -> None:
+    lines = printed(swept_report()).splitlines()
+    line = next(line for line in lines if line.strip().startswith("bucket_cap_mb=8"))
+    assert line.split("  ")[-1].strip() == "faster"
+    assert "167 ms [163, 171]" in line
+    assert "168.0 ms [166.5, 169.5]" in line
+    assert "−6.7 % [−7.7, −5.7]" in line
+
+
+def test_without_advice_the_reason_is_given() -> None:
+    assert "No change of the DDP settings is recommended" in printed(a100_report())
+
+
+def test_control_characters_and_markup_in_names_are_shown_not_obeyed() -> None:
+    text = printed(hostile_report("\x1b[2J[red]\r\n\x9b"), 300)
+    assert not {character for character in text if ord(character) < 32 or 127 <= ord(character) < 160} - {"\n"}
+    assert r"runs/gpt-20260102-030405\x1b[2J[red]\r\n\x9b" in text
+
+
+def test_of_many_ranks_the_slowest_are_shown_and_it_is_said() -> None:
+    steps = tuple(step_summary(rank=rank, forward=rank + 1) for rank in range(40))
+    text = printed(gloo_report(steps=steps))
+    assert "the slowest 16 of 40 ranks" in text
+
+
+def test_a_nearly_empty_report_still_prints() -> None:
+    empty = gloo_report(steps=(), buckets=(), comm_models=(), recommendations=(), notes=(), baseline=None, config=None)
+    text = printed(empty)
+    assert "The step was not replayed" in text
+    assert "Buckets" not in text
