@@ -1,20 +1,30 @@
-"""Communication hooks: torch's contract, and a bucket that satisfies torch's own hooks."""
+"""Communication hooks: torch's contract, a bucket that satisfies torch's own hooks, and the hooks by name."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import GradBucket as TorchGradBucket
+from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks
 from torch.futures import Future
 from torch.nn import Parameter
 
+from advisor.errors import UsageError
+from workloads.comm_hooks import PowerSGD, bf16_hook, powersgd_hook
 from workloads.ddp.buckets import Bucket, Reduction
 
 CommHook = Callable[[Any, Any], Future[Tensor]]
 """`hook(state, bucket)` starts the communication of one bucket and returns a future of its averaged buffer."""
+
+HANG_ON_GLOO = frozenset(
+    {"powerSGD_hook", "batched_powerSGD_hook", "quantization_pertensor_hook", "quantization_perchannel_hook"}
+)
+"""They wait for a second collective inside the callback of the first, and so block gloo's two worker threads."""
 
 
 class GradBucket:
@@ -53,8 +63,60 @@ class GradBucket:
 
 def wait_for(reduction: Reduction, buffer: Tensor) -> Tensor:
     """Waits for the averages of a bucket: in `buffer` itself without a hook, else what the hook's future holds."""
-    if isinstance(reduction, dist.Work):
-        reduction.wait()
+    result: bool | Tensor | list[Tensor] = reduction.wait()
+    if isinstance(result, bool):
         return buffer
-    result: Tensor | list[Tensor] = reduction.wait()
     return result[0] if isinstance(result, list) else result
+
+
+def check_hook(hook: CommHook, backend: str, *, is_one_bucket: bool) -> None:
+    """Refuses what is no hook, and what would hang.
+
+    Raises:
+        UsageError: The hook's annotations contradict the contract, or it cannot run on this backend.
+    """
+    if not callable(hook):
+        raise UsageError(f"A comm hook must be callable, {hook!r} is not.")
+    signature = inspect.signature(hook)
+    taken, returned = getattr(signature.parameters.get("bucket"), "annotation", None), signature.return_annotation
+    if not isinstance(taken, str) and taken not in (inspect.Parameter.empty, TorchGradBucket, GradBucket):
+        raise UsageError(f"{hook.__name__} must be hook(state, bucket: dist.GradBucket).")
+    if not isinstance(returned, str) and returned not in (inspect.Signature.empty, Future[Tensor]):
+        raise UsageError(f"{hook.__name__} must return a torch.futures.Future[torch.Tensor], not {returned}.")
+    # The wrappers fp16_compress_wrapper(hook) and bf16_compress_wrapper(hook) keep the hook in their closure.
+    inner = inspect.getclosurevars(hook).nonlocals.get("hook", hook) if inspect.isfunction(hook) else hook
+    name = getattr(inner, "__name__", "")
+    if backend == "gloo" and name in HANG_ON_GLOO and not is_one_bucket:
+        raise UsageError(
+            f"{name} hangs on gloo as soon as two buckets are under way: register powersgd:<rank> by name "
+            "(workloads.ddp.hooks.register_named_hook), or set bucket_cap_mb so high that there is one bucket."
+        )
+
+
+def register_named_hook(ddp: Any, name: str, *, powersgd_start_step: int = 10) -> None:
+    """Registers the hook `name` on a wrapper, ours or torch's.
+
+    Args:
+        ddp: A `BucketedDDP` or a `DistributedDataParallel`.
+        name: `none`, `allreduce`, `fp16`, `bf16`, `powersgd:<rank>`, or `noop`, which averages nothing and shows
+            how fast the step would be with free communication.
+        powersgd_start_step: Steps of plain all-reduce before PowerSGD compresses; at least 3, so that the buckets
+            are settled. torch's 1000 is more than a profile sees.
+
+    Raises:
+        UsageError: There is no such hook.
+    """
+    group: dist.ProcessGroup = ddp.process_group
+    hooks: dict[str, tuple[object, CommHook]] = {
+        "allreduce": (group, default_hooks.allreduce_hook),
+        "fp16": (group, default_hooks.fp16_compress_hook),
+        "bf16": (group, bf16_hook),
+        "noop": (None, debugging_hooks.noop_hook),
+    }
+    kind, _, rank = name.partition(":")
+    if kind == "powersgd" and rank.isdecimal() and int(rank) > 0:
+        ddp.register_comm_hook(PowerSGD(int(rank), group, start_step=powersgd_start_step), powersgd_hook)
+    elif name in hooks:
+        ddp.register_comm_hook(*hooks[name])
+    elif name != "none":
+        raise UsageError(f"There is no comm hook {name!r}: choose none, {', '.join(hooks)} or powersgd:<rank>.")

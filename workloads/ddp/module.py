@@ -10,17 +10,32 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 from torch.utils._pytree import tree_map_only
 
 from advisor.errors import UsageError
 from advisor.schema import Backend, DDPConfig, marks
 from workloads.ddp.failures import unfrozen
+from workloads.ddp.hooks import CommHook, check_hook
+from workloads.ddp.join import Shadow, agree_to_synchronize, count_training_ranks, find_source
 from workloads.ddp.marks import mark
 from workloads.ddp.reducer import Reducer
 from workloads.ddp.replicas import broadcast_tensors, check_same_parameters, check_wrappable
 
+CONFIG_ARGUMENTS = (
+    "bucket_cap_mb",
+    "bucket_cap_mb_list",
+    "find_unused_parameters",
+    "gradient_as_bucket_view",
+    "static_graph",
+    "skip_all_reduce_unused_params",
+    "batched_grad_copy",
+    "forward_sync_buffers",
+)
+"""The constructor's arguments that `DDPConfig` keeps."""
 
-class BucketedDDP(nn.Module):
+
+class BucketedDDP(nn.Module, Joinable):
     """DistributedDataParallel, reimplemented: every rank computes on its own data, gradients are averaged.
 
     Use it as torch's: wrap, then train as on one device. When `backward()` returns, every gradient is the average
@@ -78,7 +93,8 @@ class BucketedDDP(nn.Module):
         batched_grad_copy: bool = False,
         forward_sync_buffers: bool | None = None,
     ) -> None:
-        super().__init__()
+        nn.Module.__init__(self)
+        Joinable.__init__(self)
         refused = {
             "dim": dim != 0,
             "check_reduction": check_reduction,
@@ -116,7 +132,8 @@ class BucketedDDP(nn.Module):
             forward_sync_buffers=forward_sync_buffers,
         )
         self.require_backward_grad_sync = True
-        self._may_sync_buffers = True
+        self.divides_by_all_ranks = True
+        self.may_sync_buffers = True
         self._ignored = frozenset(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
 
         named = {name: p for name, p in module.named_parameters() if name not in self._ignored}
@@ -125,7 +142,7 @@ class BucketedDDP(nn.Module):
         self._frozen = {name: p for name, p in named.items() if not p.requires_grad}
         if init_sync:
             check_same_parameters(trainable, self.process_group)
-            buffers = self._buffers_to_sync() if init_sync_buffers else []
+            buffers = self.buffers_to_sync() if init_sync_buffers else []
             broadcast_tensors([*named.values(), *buffers], 0, self.process_group)
         self.reducer = Reducer(trainable, self.config, self.process_group)
 
@@ -133,16 +150,20 @@ class BucketedDDP(nn.Module):
         """Runs the module; whether the coming backward synchronises is decided here."""
         with mark(marks.FORWARD):
             synchronizes = torch.is_grad_enabled() and self.require_backward_grad_sync
+            self.reducer.divisor = count_training_ranks(self)
             if torch.is_grad_enabled():
                 self._warn_of_unfrozen()
                 self.reducer.prepare_forward()
-            if self._may_sync_buffers and self.config.forward_sync_buffers:
-                broadcast_tensors(self._buffers_to_sync(), 0, self.process_group)
+            if self.will_sync_buffers():
+                source = find_source(self, is_candidate=True) if self._join_config.enable else 0
+                broadcast_tensors(self.buffers_to_sync(), source, self.process_group)
+            if self._join_config.enable:
+                agree_to_synchronize(self, wants=self.require_backward_grad_sync)
             if self._device is not None:
                 inputs, kwargs = tree_map_only(Tensor, self._to_device, (inputs, kwargs))
             output = self.module(*inputs, **kwargs)
-            # Buffers cannot differ between ranks before gradients do not: the next forward needs no broadcast.
-            self._may_sync_buffers = synchronizes
+            # After a forward that only accumulates, the next one need not start from equal buffers either.
+            self.may_sync_buffers = synchronizes
             return self.reducer.expect_backward(output) if synchronizes else output
 
     @contextmanager
@@ -154,6 +175,39 @@ class BucketedDDP(nn.Module):
             yield
         finally:
             self.require_backward_grad_sync = before
+
+    def register_comm_hook(self, state: object, hook: CommHook) -> None:
+        """Lets `hook(state, bucket)` communicate instead of the plain all-reduce; see `hooks`.
+
+        Raises:
+            UsageError: There is a hook already, it is no hook, or it would hang on this backend.
+        """
+        if self.reducer.hook is not None:
+            raise UsageError("BucketedDDP has a comm hook already: one hook a wrapper, registered once.")
+        check_hook(hook, self.config.backend, is_one_bucket=self.reducer.is_one_bucket())
+        self.reducer.hook = (hook, state)
+
+    def join(
+        self, divide_by_initial_world_size: bool = True, enable: bool = True, throw_on_early_termination: bool = False
+    ) -> Join:
+        """A context in which ranks may have different numbers of batches."""
+        weighting = {"divide_by_initial_world_size": divide_by_initial_world_size}
+        return Join([self], enable, throw_on_early_termination, **weighting)
+
+    def join_hook(self, **kwargs: Any) -> JoinHook:
+        """What this rank does once it has joined; `divide_by_initial_world_size` as torch's."""
+        self.divides_by_all_ranks = kwargs.get("divide_by_initial_world_size", True)
+        return Shadow(self)
+
+    @property
+    def join_device(self) -> torch.device:
+        """Where the collectives of a join take place."""
+        return self.reducer.parameters[0].device
+
+    @property
+    def join_process_group(self) -> dist.ProcessGroup:
+        """The ranks of a join."""
+        return self.process_group
 
     @property
     def record_gradient_marks(self) -> bool:
@@ -180,8 +234,27 @@ class BucketedDDP(nn.Module):
         """Indices of the parameters in the order in which their gradients came in the last synchronising backward."""
         return self.reducer.ready_order
 
-    def _buffers_to_sync(self) -> list[Tensor]:
+    def will_sync_buffers(self) -> bool:
+        """Whether the next forward starts with rank 0's buffers."""
+        return (
+            self.config.forward_sync_buffers and self.may_sync_buffers and next(self.module.buffers(), None) is not None
+        )
+
+    def buffers_to_sync(self) -> list[Tensor]:
+        """The buffers that are kept equal to rank 0's; read anew, since modules may replace theirs."""
         return [buffer for name, buffer in self.module.named_buffers() if name not in self._ignored]
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.process_group is not dist.group.WORLD:
+            raise UsageError("BucketedDDP can be copied and pickled only with the default process group.")
+        return {"module": self.module, "device": self._device, "training": self.training, "config": self.config}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        config: DDPConfig = state["config"]
+        settings = {name: getattr(config, name) for name in CONFIG_ARGUMENTS}
+        device_ids = None if state["device"] is None else [state["device"]]
+        BucketedDDP.__init__(self, state["module"], device_ids, init_sync=False, **settings)
+        self.training = state["training"]
 
     def _to_device(self, tensor: Tensor) -> Tensor:
         return tensor.to(self._device, non_blocking=True)

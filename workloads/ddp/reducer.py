@@ -23,10 +23,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Variable
 from torch.autograd.graph import get_gradient_edge
+from torch.futures import Future
 from torch.nn import Parameter
 
 from advisor.bucketing import assign_first, assign_rebuilt, bucket_limits, first_limits
-from advisor.errors import RunError
+from advisor.errors import RunError, UsageError
 from advisor.schema import DDPConfig, marks
 from workloads.ddp.buckets import Bucket, Reduction
 from workloads.ddp.failures import gradients_missing, late_gradient, naming_bucket, ready_twice
@@ -88,13 +89,12 @@ class Reducer:
         self._check_finished()
         self._is_synchronized = False
         if self._may_rebuild and self.ready_order:
-            self.rebuild_buckets()
+            self._rebuild_buckets()
 
-    def rebuild_buckets(self) -> None:
-        """Fills the buckets anew, in the order in which rank 0 saw its gradients."""
+    def _rebuild_buckets(self) -> None:
+        # In the order of rank 0, since ranks may see gradients in different orders.
         self._may_rebuild = False
-        order = torch.tensor(self.ready_order or range(len(self.parameters)), dtype=torch.int32)
-        order = order.to(self.parameters[0].device)
+        order = torch.tensor(self.ready_order, dtype=torch.int32, device=self.parameters[0].device)
         dist.broadcast(order, dist.get_global_rank(self.group, 0), self.group)
         self._build_buckets(assign_rebuilt(self._num_bytes, self._keys, self._limits, order.tolist()))
 
@@ -130,18 +130,23 @@ class Reducer:
             return call_at_backward_start(output, _do_nothing)
         return output
 
+    def is_one_bucket(self) -> bool:
+        """Whether all gradients are sure to fit into one bucket, whatever their order."""
+        return len(set(self._keys)) == 1 and sum(self._num_bytes) <= self._limits[0]
+
     # Backward: gradients come in one by one.
 
     def on_gradient(self, index: int) -> None:
         """Backward has passed a parameter, and mostly left a gradient."""
         with self._lock, torch.no_grad():
+            has_gradient = self.parameters[index].grad is not None
             if self._is_searching or self._is_learning:
-                self._used.here[index] |= self.parameters[index].grad is not None
+                self._used.here[index] |= has_gradient
             if not self._is_expecting:
                 self._warn_if_late(index)
                 return
             if self._is_learning:
-                self._calls_per_step[index] += 1
+                self._calls_per_step[index] += has_gradient
                 return
             self._calls_left[index] -= 1
             if self._calls_left[index] > 0:
@@ -191,7 +196,10 @@ class Reducer:
             work: dist.Work = dist.all_reduce(buffer, group=self.group, async_op=True)
             return work
         hook, state = self.hook
-        return hook(state, GradBucket(self.buckets[index], buffer, is_last=index == len(self.buckets) - 1))
+        future = hook(state, GradBucket(self.buckets[index], buffer, is_last=index == len(self.buckets) - 1))
+        if not isinstance(future, Future):
+            raise UsageError(f"The comm hook returned {future!r}: it must return a torch.futures.Future of its tensor.")
+        return future
 
     def _may_skip(self, bucket: Bucket) -> bool:
         skips = self._is_searching and self.config.skip_all_reduce_unused_params
@@ -228,6 +236,22 @@ class Reducer:
             self._used.launch(self.group)
             for index in range(len(self.parameters)):
                 self._mark_ready(index)
+
+    def shadow_backward(self) -> None:
+        """Issues the collectives of a synchronising backward with zeros, for a rank that has no data left."""
+        if self._is_learning:
+            self._used.launch(self.group)
+        buffers = [torch.zeros_like(bucket.buffer) for bucket in self.buckets]
+        reductions = [self.launch(index, buffer) for index, buffer in enumerate(buffers)]
+        for reduction, buffer in zip(reductions, buffers, strict=True):
+            wait_for(reduction, buffer)
+        if self._is_searching:
+            self._used.launch(self.group)
+        if self._is_learning or self._is_searching:
+            self._used.wait()
+        if not self._is_learning:
+            self.ready_order = self.ready_order or list(range(len(self.parameters)))
+        self._is_learning = False
 
     # What can go wrong.
 
