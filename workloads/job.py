@@ -94,9 +94,10 @@ def check_spec(spec: JobSpec) -> None:
     """Refuses a spec that cannot be meant, without importing torch or the workload.
 
     Raises:
-        UsageError: The workload or the preset is unknown.
+        UsageError: The workload, its file or the preset is unknown.
     """
     if ":" in spec.workload:
+        _check_file(spec.workload.rpartition(":")[0])
         return
     known = [workload.name for workload in WORKLOADS]
     if spec.workload not in known:
@@ -155,10 +156,15 @@ def _load_module(name: str) -> ModuleType:
         ) from error
 
 
+def _check_file(module_name: str) -> None:
+    if module_name.endswith(".py") and not Path(module_name).is_file():
+        raise UsageError(f"There is no file {module_name} to take the workload from: check the path.")
+
+
 def _load_file(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise UsageError(f"There is no file {path} to take the workload from: check the path.")
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
