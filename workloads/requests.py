@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from advisor.schema import DDPConfig, Struct
+from advisor.schema import DDPConfig, Estimate, Struct
 from workloads.job import JobSpec
 
 DeviceChoice = Literal["auto", "cpu", "cuda"]
@@ -22,7 +22,36 @@ class RecordRequest(Struct, frozen=True, kw_only=True, tag="record"):
     out: str | None = None
     num_steps: int = 16
     device: DeviceChoice = "auto"
+    collective_timeout_s: float = 120.0
     command: tuple[str, ...] = ()
 
 
-Request = RecordRequest
+class Arm(Struct, frozen=True, kw_only=True):
+    """One setting to measure, with what was predicted for its step."""
+
+    name: str
+    config: DDPConfig
+    predicted_ns: Estimate | None = None
+
+
+class SweepRequest(Struct, frozen=True, kw_only=True, tag="sweep"):
+    """Measure arms against the first one, in turns, into the SQLite file `database`.
+
+    `budget_s` bounds the time the processes spend, warm-up included; it decides how often every arm is visited.
+    """
+
+    job: JobSpec
+    arms: tuple[Arm, ...]
+    database: str
+    budget_s: float = 60.0
+    steps_per_visit: int = 5
+    device: DeviceChoice = "auto"
+    collective_timeout_s: float = 60.0
+
+    @property
+    def config(self) -> DDPConfig:
+        """What all arms share of their settings: world size and backend."""
+        return self.arms[0].config
+
+
+Request = RecordRequest | SweepRequest

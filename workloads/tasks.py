@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import msgspec
-
-from advisor.schema import DDPConfig
 from workloads.exchange import Reporter
+from workloads.interleave import measure_in_turns
 from workloads.job import JobContext, build_job
 from workloads.manifest import RunLabel
 from workloads.record import num_skipped_steps, record
-from workloads.requests import RecordRequest, Request
-from workloads.train import Place, Training, process_group
+from workloads.requests import RecordRequest, Request, SweepRequest
+from workloads.train import Place, Training, process_group, settle_config
 
 
 def run_task(request: Request, reporter: Reporter) -> None:
     """Joins the process group and does what was asked for."""
-    with process_group(request.config.backend, request.device) as place:
-        record_job(request, place, reporter)
+    with process_group(request.config.backend, request.device, request.collective_timeout_s) as place:
+        match request:
+            case RecordRequest():
+                record_job(request, place, reporter)
+            case SweepRequest():
+                measure_in_turns(request, place, reporter)
 
 
 def record_job(request: RecordRequest, place: Place, reporter: Reporter) -> None:
@@ -32,8 +34,3 @@ def record_job(request: RecordRequest, place: Place, reporter: Reporter) -> None
             recorder.step()
             text = "warming up" if step < num_skipped else "profiling"
             reporter.report(step + 1, recorder.num_steps, f"{text} {request.job.workload}")
-
-
-def settle_config(config: DDPConfig, place: Place) -> DDPConfig:
-    """The settings with what the processes found: the real world size and backend."""
-    return msgspec.structs.replace(config, world_size=place.world_size, backend=place.backend)

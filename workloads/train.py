@@ -67,6 +67,11 @@ def process_group(
     dist.destroy_process_group()
 
 
+def settle_config(config: DDPConfig, place: Place) -> DDPConfig:
+    """The settings with what the processes found: the real world size and backend."""
+    return msgspec.structs.replace(config, world_size=place.world_size, backend=place.backend)
+
+
 def wrap(module: nn.Module, config: DDPConfig, device: torch.device) -> nn.Module:
     """Moves `module` to `device` and wraps it as `config` says, every field under its own name.
 
