@@ -113,22 +113,23 @@ def find_distinct_caps(num_bytes: Sequence[int], keys: Sequence[Hashable]) -> li
 
     Example: gradients of 4, 4, 8 bytes have the caps 1-4 (4, 4, 8), 5-8 (8, 8) and 9-16 (16).
 
+    Once nothing closes any more only the order of several dtypes can still change; that last range is given up to twice
+    its lowest cap.
+
     Args:
         num_bytes: Bytes of each gradient, in ready order.
         keys: What must not be mixed in one bucket.
     """
     ranges: list[tuple[int, int]] = []
-    order = range(len(num_bytes))
-    bytes_of: dict[Hashable, int] = {}
-    for size, key in zip(num_bytes, keys, strict=True):
-        bytes_of[key] = bytes_of.get(key, 0) + size
-    cap = 1
-    while cap <= max(bytes_of.values(), default=0):
-        sums = [sum(num_bytes[i] for i in bucket) for bucket in assign_rebuilt(num_bytes, keys, (cap,), order)]
-        smallest = min(size for size in sums if size >= cap)
-        ranges.append((cap, smallest))
-        cap = smallest + 1
-    return ranges
+    cap, before = 1, None
+    while True:
+        buckets = assign_rebuilt(num_bytes, keys, (cap,), range(len(num_bytes)))
+        closed = [size for bucket in buckets if (size := sum(num_bytes[i] for i in bucket)) >= cap]
+        if not closed:
+            return ranges if buckets == before or not buckets else [*ranges, (cap, 2 * cap)]
+        # A last bucket that was closed may stay open under the larger cap with the same gradients in it.
+        ranges = [*ranges[:-1], (ranges[-1][0], min(closed))] if buckets == before else [*ranges, (cap, min(closed))]
+        cap, before = min(closed) + 1, buckets
 
 
 def round_cap_mb(lowest: int, highest: int) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -12,7 +13,16 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.bucketing import MIB, assign_buckets, assign_first, assign_rebuilt, bucket_limits, first_limits
+from advisor.bucketing import (
+    MIB,
+    assign_buckets,
+    assign_first,
+    assign_rebuilt,
+    bucket_limits,
+    find_distinct_caps,
+    first_limits,
+    round_cap_mb,
+)
 from advisor.errors import UsageError
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64)
@@ -86,3 +96,29 @@ def test_buckets_equal_torchs(model: list[tuple[int, int]], limits: list[int], r
 def test_bucketing_needs_no_torch() -> None:
     code = "import sys, advisor.bucketing; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_distinct_cap_is_found() -> None:
+    """Gradients of 4, 4, 8 bytes: alone up to 4, then 8 + 8, then all in one."""
+    assert find_distinct_caps([4, 4, 8], ["f"] * 3) == [(1, 4), (5, 8), (9, 16)]
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.data())
+def test_no_cap_gives_buckets_that_are_not_among_the_distinct_ones(sizes: list[int], data: st.DataObject) -> None:
+    keys = [data.draw(st.sampled_from("ab")) for _ in sizes]
+    ranges = find_distinct_caps(sizes, keys)
+    order = range(len(sizes))
+    known = {low: assign_rebuilt(sizes, keys, (low,), order) for low, _ in ranges}
+    assert all(left != right for left, right in pairwise(known.values()))
+    for cap in range(1, sum(sizes) + 2):
+        low = max((low for low, _ in ranges if low <= cap))
+        assert assign_rebuilt(sizes, keys, (cap,), order) == known[low]
+
+
+@pytest.mark.parametrize(
+    ("lowest", "highest", "cap_mb"),
+    [(5_000_000, 9_000_000, 8.0), (1, MIB, 1.0), (MIB + 1, MIB + MIB // 2, 1.5), (1, 1000, 0.0009)],
+)
+def test_a_cap_is_written_with_as_few_decimals_as_its_range_allows(lowest: int, highest: int, cap_mb: float) -> None:
+    assert round_cap_mb(lowest, highest) == cap_mb
+    assert lowest <= bucket_limits(cap_mb, None)[0] <= highest
