@@ -69,11 +69,18 @@ def demo(
 
 
 def say_outcome(report: Report) -> str:
-    """What came of the measurement, in a sentence."""
+    """What came of the measurement, in a sentence.
+
+    Changes are compared, not steps: the predicted ones carry the profiler's own cost, the measured ones do not.
+    """
     if report.sweep is None:
         return "Replay knows no other setting for this run, so there was nothing to measure."
-    arm = report.sweep.arms[-1]
-    outcome = {"tie": "a tie with today's setting", "failed": "it failed"}.get(arm.outcome, arm.outcome)
+    reference, *_, arm = report.sweep.arms
+    if arm.ratio is None or arm.predicted_ns is None or reference.predicted_ns is None:
+        return f"{arm.name} could not be measured."
+    predicted = arm.predicted_ns.value / reference.predicted_ns.value - 1
+    changes = f"{arm.name}: predicted {100 * predicted:+.1f} %, measured {100 * (arm.ratio.value - 1):+.1f} %"
+    outcome = "a tie with today's setting" if arm.outcome == "tie" else arm.outcome
     if not report.recommendations:
-        return f"No change was advised. {arm.name} had the shortest predicted step, so it was measured: {outcome}."
-    return f"{arm.name}: {outcome}, so the advice is {report.recommendations[0].status}."
+        return f"{changes}, {outcome}. No change was advised; this one had the shortest predicted step."
+    return f"{changes}, {outcome}: the advice is {report.recommendations[0].status}."

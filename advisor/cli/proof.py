@@ -62,8 +62,7 @@ def choose_arms(report: Report) -> tuple[Arm, ...]:
         return ()
     advised = [apply_change(today, recommendation) for recommendation in report.recommendations]
     ranked = advised or [candidate.config for candidate in rank_candidates(job, today)[1:]]
-    named = [(f"today ({_describe(today, today)})", today)]
-    named += [(_describe(config, today), config) for config in ranked[:1] if config != today]
+    named = [("today", today), *((_describe(config, today), config) for config in ranked[:1] if config != today)]
     return tuple(Arm(name=name, config=config, predicted_ns=what_if(report, config).step_ns) for name, config in named)
 
 
@@ -104,6 +103,6 @@ def judge(recommendation: Recommendation, arm: SweepArm, reference: SweepArm) ->
 
 
 def _describe(config: DDPConfig, today: DDPConfig) -> str:
-    """The fields that differ from today's, or the bucket cap where none does, with their values."""
+    """The fields that differ from today's, with their values."""
     changed = [name for name in config.__struct_fields__ if getattr(config, name) != getattr(today, name)]
-    return ", ".join(f"{name} {format_setting(name, getattr(config, name))}" for name in changed or ["bucket_cap_mb"])
+    return ", ".join(f"{name} {format_setting(name, getattr(config, name))}" for name in changed)
