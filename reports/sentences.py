@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from statistics import median
 from typing import Final
 
 from advisor.schema import Evidence, Report, Sweep, VerdictCode
-from reports.summary import summarize_ranks
 from reports.text import format_estimate_ns, format_fraction, format_ns, format_quantity
 
 VERDICT_TITLES: Final[dict[VerdictCode, str]] = {
@@ -100,24 +100,29 @@ def say_sweep(sweep: Sweep) -> str:
 
 
 def headline_numbers(report: Report) -> tuple[tuple[str, str, str], ...]:
-    """The few numbers to see first, as (name, value, explanation)."""
+    """The few numbers to see first, as (name, value, explanation); steps are told as the verdict judges them."""
     numbers: list[tuple[str, str, str]] = []
-    slowest = max(summarize_ranks(report), key=lambda rank: rank.step_ns, default=None)
-    if slowest is not None and slowest.step_ns:
-        blocking_ns = slowest.parts_ns["blocking"]
-        numbers.append(("Step", format_ns(slowest.step_ns), "median of the slowest rank"))
-        numbers.append(
-            ("Blocking", format_ns(blocking_ns), f"{format_fraction(blocking_ns / slowest.step_ns)} of the step")
-        )
+    if report.steps:
+        numbers.append(("Step", format_ns(median(step.duration_ns for step in report.steps)), "median"))
+        blocking = median(step.blocking_ns / max(1, step.duration_ns) for step in report.steps)
+        numbers.append(("Blocking", format_fraction(blocking), "of the step, median"))
     if report.verdict.ceiling_ns is not None:
         numbers.append(("Ceiling", format_ns(report.verdict.ceiling_ns.value), "if communication were free"))
     if report.recommendations:
         best = report.recommendations[0]
-        numbers.append(("Saving", format_ns(best.saving_ns.value), best.status))
+        numbers.append(("Saving", format_ns(best.saving_ns.value), f"a step, {best.status}"))
     return tuple(numbers)
 
 
 def say_evidence(evidence: Evidence) -> tuple[str, str, str]:
     """One number that decides, as (name, value, threshold); the threshold is empty where there is none."""
-    threshold = "" if evidence.threshold is None else format_quantity(evidence.threshold, evidence.unit)
-    return evidence.name, format_quantity(evidence.value, evidence.unit), threshold
+    value = format_quantity(evidence.value, evidence.unit)
+    if evidence.threshold is None:
+        return evidence.name, value, ""
+    unit = "fraction" if evidence.unit.startswith("of ") else evidence.unit
+    return evidence.name, value, format_quantity(evidence.threshold, unit)
+
+
+def say_messages(report: Report) -> tuple[str, ...]:
+    """What the communication models have to say of themselves, each thing once."""
+    return tuple(dict.fromkeys(model.message for model in report.comm_models if model.message))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from advisor.schema import Alarm, Recommendation, Report
+from advisor.schema import Alarm, Evidence, Recommendation, Report
 from reports.palette import PART_LABELS, PARTS
 from reports.sentences import (
     VERDICT_TITLES,
@@ -92,17 +92,13 @@ def _print_verdict(report: Report, console: Console) -> None:
     ceiling = say_ceiling(report)
     if ceiling:
         body.append(f"\n{ceiling}")
-    for evidence in report.verdict.evidence:
-        name, value, threshold = say_evidence(evidence)
-        body.append(f"\n{visible(name)}: ", "dim").append(value, "bold")
-        body.append(f" (threshold {threshold})" if threshold else "", "dim")
     alarms = say_alarms(report)
     if alarms:
         body.append(f"\n{alarms}", "bold red")
     console.print()
     console.print(
         Panel(
-            body,
+            Group(body, *_tabulate_evidence(report.verdict.evidence)),
             title=Text(VERDICT_TITLES[report.verdict.code], "bold"),
             title_align="left",
             subtitle=Text(visible(report.source), "dim"),
@@ -197,14 +193,13 @@ def _recommendation_card(report: Report, recommendation: Recommendation) -> Pane
     body.append("saves ").append(format_estimate_ns(recommendation.saving_ns), "bold")
     body.append(f" a step ({recommendation.saving_ns.basis}, {recommendation.status})\n")
     body.append(f"\n{visible(recommendation.message)}")
-    for evidence in recommendation.evidence:
-        name, value, threshold = say_evidence(evidence)
-        body.append(f"\n{visible(name)}: {value}" + (f" (threshold {threshold})" if threshold else ""), "dim")
+    more = Text()
     for caveat in recommendation.caveats:
-        body.append(f"\n! {visible(caveat)}", "yellow")
+        more.append(f"\n! {visible(caveat)}", "yellow")
     for framework, code in recommendation.code.items():
-        body.append(f"\n\n{visible(framework)}\n", "dim").append(visible_code(code), "cyan")
-    return Panel(body, title=Text(visible(recommendation.title), "bold"), title_align="left", padding=(1, 2))
+        more.append(f"\n\n{visible(framework)}\n", "dim").append(visible_code(code), "cyan")
+    content = Group(body, *_tabulate_evidence(recommendation.evidence), more)
+    return Panel(content, title=Text(visible(recommendation.title), "bold"), title_align="left", padding=(1, 2))
 
 
 def _print_alarms(alarms: Sequence[Alarm], console: Console) -> None:
@@ -236,6 +231,17 @@ def _print_notes(report: Report, console: Console) -> None:
     for note in report.notes:
         file = Text(f" ({visible(note.file)})" if note.file else "", "dim")
         console.print(Text("· ", "dim") + Text(visible(note.message)) + file)
+
+
+def _tabulate_evidence(items: Sequence[Evidence]) -> tuple[RenderableType, ...]:
+    """The numbers that decide, beside the thresholds they are judged by; nothing where there are none."""
+    if not items:
+        return ()
+    table = Table.grid(padding=(0, 2))
+    for name, value, threshold in map(say_evidence, items):
+        judged = Text(f"threshold {threshold}" if threshold else "", "dim")
+        table.add_row(Text(visible(name), "dim"), Text(value), judged)
+    return Text(), table
 
 
 def _table(first: str, *columns: str) -> Table:

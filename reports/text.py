@@ -94,13 +94,13 @@ def format_fraction(fraction: float | None) -> str:
 
 
 def format_quantity(value: float, unit: str) -> str:
-    """A number of evidence in its own unit: `ns`, `bytes` and `fraction` get theirs, anything else three digits."""
+    """A number of evidence in its own unit: 0.12 in `of the step` is `12 % of the step`, 2e6 in `ns` is `2.00 ms`."""
     if unit == "ns":
         return format_ns(value)
     if unit == "bytes":
         return format_bytes(value)
-    if unit == "fraction":
-        return format_fraction(value)
+    if unit == "fraction" or unit.startswith("of "):
+        return f"{format_fraction(value)} {visible(unit.removeprefix('fraction'))}".rstrip()
     number = f"{value:.0f}" if float(value).is_integer() else _significant(value)
     return f"{number} {visible(unit)}".rstrip()
 

@@ -19,6 +19,7 @@ from reports.sentences import (
     say_baseline,
     say_ceiling,
     say_evidence,
+    say_messages,
     say_silence,
     say_sweep,
 )
@@ -60,7 +61,9 @@ def _show_verdict(report: Report) -> None:
         tile = column.container(border=True)
         tile.metric(name, value)
         tile.caption(explanation)
-    _show_evidence(report.verdict.evidence)
+    if report.verdict.evidence:
+        with st.expander("How this was decided"):
+            _show_evidence(report.verdict.evidence)
     st.caption(escape_markdown(" · ".join(f"{name} {value}" for name, value in describe_run(report))))
 
 
@@ -118,8 +121,8 @@ def _show_communication(report: Report) -> None:
     if any(model.samples and model.segments for model in report.comm_models):
         _head("Communication")
         _draw(communication_fit(report), "communication")
-        for model in report.comm_models:
-            st.caption(escape_markdown(model.message))
+        for message in say_messages(report):
+            st.caption(escape_markdown(message))
 
 
 def _show_recommendations(report: Report) -> None:
@@ -200,9 +203,9 @@ def _head(title: str) -> None:
 
 
 def _show_evidence(items: tuple[Evidence, ...]) -> None:
-    for name, value, threshold in map(say_evidence, items):
-        judged = f" (threshold {threshold})" if threshold else ""
-        st.markdown(f"{escape_markdown(name)}: **{escape_markdown(value)}**{escape_markdown(judged)}")
+    if items:
+        rows = [tuple(map(visible, say_evidence(item))) for item in items]
+        st.dataframe(pd.DataFrame(rows, columns=["what decides", "value", "threshold"]), hide_index=True)
 
 
 def _draw(figure: go.Figure, key: str) -> None:

@@ -127,7 +127,7 @@ def test_paper_gets_charts_of_its_own_width(page, run_folder: Path) -> None:
 
 
 def test_the_served_page_shows_verdict_and_charts(page, served: str) -> None:
-    page.set_viewport_size({"width": 1300, "height": 3600})
+    page.set_viewport_size({"width": 1000, "height": 800})
     page.goto(served)
     page.get_by_role("heading", name="Bandwidth-bound").wait_for()
     page.get_by_role("heading", name="Prediction beside measurement").wait_for()

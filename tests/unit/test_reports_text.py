@@ -103,6 +103,7 @@ def test_a_setting_reads_as_one_would_type_it(name: str, value: object, expected
 
 def test_evidence_is_formatted_by_its_unit() -> None:
     assert text.format_quantity(2e6, "ns") == "2.00 ms"
+    assert text.format_quantity(0.122, "of the step") == "12 % of the step"
     assert text.format_quantity(4, "steps") == "4 steps"
     assert text.format_quantity(0.5, "") == "0.500"
 
