@@ -73,11 +73,12 @@ def total(intervals: Intervals) -> int:
 def measure_coverage(intervals: Intervals) -> Callable[[npt.ArrayLike], npt.NDArray[np.float64]]:
     """How much of a set of intervals lies before each of some times, as a function of the times; all in ns."""
     lengths = intervals[:, 1] - intervals[:, 0]
-    times = intervals.reshape(-1).astype(np.float64)
+    origin = intervals[:1, 0].sum()  # floats are exact from here on, not from the epoch
+    times = (intervals - origin).reshape(-1).astype(np.float64)
     values = np.column_stack([np.cumsum(lengths) - lengths, np.cumsum(lengths)]).reshape(-1).astype(np.float64)
 
     def covered(at: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        at = np.asarray(at, dtype=np.float64)
-        return np.interp(at, times, values) if len(times) else np.zeros_like(at)
+        since = np.asarray(np.asarray(at) - origin, dtype=np.float64)
+        return np.interp(since, times, values) if len(times) else np.zeros_like(since)
 
     return covered

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Hashable, Sequence
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -24,6 +24,7 @@ from advisor.readers.names import (
     COPY_BACK,
     GLOO_SPAN,
     KERNEL,
+    NCCL_SPAN,
     name_dtype,
 )
 from advisor.schema import DeviceType
@@ -66,13 +67,15 @@ class _Document(msgspec.Struct):
     traceEvents: list[_Event] | None = None  # noqa: N815 - the file's own spelling
     distributedInfo: _DistributedInfo | None = None  # noqa: N815
     host_name: str | None = None
-    record_shapes: int | None = None
 
 
 _NO_ARGS = _Args()
 _LIST_DECODER = msgspec.json.Decoder(list[_Event])
 _DOCUMENT_DECODER = msgspec.json.Decoder(_Document)
 _PLAIN_TIME = re.compile(rb'"?(-?\d+)(?:\.(\d{1,3}))?"?')
+_LATEST_NS = 2**62
+"""Times stay below, so that a start plus a duration fits 64 bits; the year 2116."""
+_TENSOR_LIST = "TensorList"
 
 
 def read_chrome_trace(data: bytes, file: str, rank: int | None = None) -> Trace:
@@ -100,15 +103,12 @@ def read_chrome_trace(data: bytes, file: str, rank: int | None = None) -> Trace:
     events = _build_events(complete, file)
     on_gpu = bool(events["category"].isin(KERNEL).any())
     device_type: DeviceType = "cuda" if on_gpu else "cpu"
-    backend = (info.backend or "").lower()
-    if not backend:
-        backend = "gloo" if events["name"].astype(str).str.match(GLOO_SPAN).any() else "nccl" if on_gpu else "unknown"
     return Trace(
         rank=rank,
         file=file,
         events=events,
         world_size=info.world_size,
-        backend=backend,
+        backend=_name_backend(info.backend or "", device_type, list(events["name"].cat.categories)),
         host=document.host_name,
         device_type=device_type,
         has_shapes=bool((events["input_dims"] != "").any()),
@@ -125,6 +125,17 @@ def _decode(data: bytes, file: str) -> _Document:
     if document.traceEvents is None:
         raise InputError(f"{file} is JSON but no Kineto trace (it has no traceEvents): give a torch.profiler trace.")
     return document
+
+
+def _name_backend(stated: str, device_type: DeviceType, names: Sequence[str]) -> str:
+    """The backend of the device's collectives, where torch states `undefined` or `cpu:gloo,cuda:nccl`."""
+    per_device = dict(pair.split(":", 1) for pair in stated.lower().split(",") if ":" in pair)
+    backend = per_device.get(device_type, stated.lower())
+    if backend not in ("", "undefined"):
+        return backend
+    if device_type == "cuda":
+        return "nccl"
+    return "gloo" if any(GLOO_SPAN.match(name) for name in names) else "unknown"
 
 
 def _build_events(complete: Sequence[_Event], file: str) -> pd.DataFrame:
@@ -159,51 +170,53 @@ def _build_events(complete: Sequence[_Event], file: str) -> pd.DataFrame:
 
 
 def _fill_from_shapes(table: pd.DataFrame, types: pd.Categorical) -> None:
-    """Gives gloo spans, c10d operators and gradients their elements and dtypes, from `Input Dims` and `Input type`."""
+    """Gives collectives without arguments of their own, and gradients, their elements and dtypes from their shapes."""
     names = table["name"].cat.categories
     shaped = np.array(
         [
-            name in (ACCUMULATE_GRAD_OP, COPY_BACK) or bool(GLOO_SPAN.match(name) or COLLECTIVE_OP.match(name))
+            name in (ACCUMULATE_GRAD_OP, COPY_BACK)
+            or any(pattern.match(name) for pattern in (GLOO_SPAN, NCCL_SPAN, COLLECTIVE_OP))
             for name in names
         ],
         dtype=bool,
     )
     rows = np.flatnonzero(shaped[table["name"].cat.codes] & (table["num_elements"] < 0).to_numpy())
-    dims = table["input_dims"].cat
-    elements = np.array([count_elements(text) for text in dims.categories], dtype=np.int64)
-    table.loc[rows, "num_elements"] = elements[dims.codes.to_numpy()[rows]]
-    dtypes = [_first_dtype(text) for text in types.categories]
+    shapes = [*zip(table["input_dims"].iloc[rows], types[rows], strict=True)]
+    elements = {shape: count_elements(*shape) for shape in set(shapes)}
+    table.loc[rows, "num_elements"] = np.array([elements[shape] for shape in shapes], dtype=np.int64)
+    dtypes = {text: _first_dtype(text) for text in types.categories}
     column = table["dtype"].astype(object)
-    column.iloc[rows] = [dtypes[code] for code in types.codes[rows]]
+    column.iloc[rows] = [dtypes[text] for _, text in shapes]
     table["dtype"] = column.astype("category")
 
 
-def count_elements(input_dims: str) -> int:
+def count_elements(input_dims: str, input_type: str = "") -> int:
     """Elements of the first argument (a tensor or a list of tensors) in the raw text of `Input Dims`; -1 where unknown.
 
-    Example: `[[512, 4], []]` -> 2048, `[[[10], [2, 3]], []]` -> 16, `[[]]` -> 1 (a scalar).
+    Example: `[[512, 4], []]` -> 2048, `[[[10], [2, 3]], []]` -> 16, `[[]]` -> 1, a scalar unless `input_type` says
+    that it is a list of tensors: torch 1.13 to 2.1 wrote no sizes of those.
     """
-    if not input_dims:
+    first = _decode_first(input_dims)
+    if not isinstance(first, list) or (not first and _decode_first(input_type) == _TENSOR_LIST):
         return -1
-    try:
-        arguments = msgspec.json.decode(input_dims)
-    except msgspec.MsgspecError:
-        return -1
-    if not isinstance(arguments, list) or not arguments or not isinstance(arguments[0], list):
-        return -1
-    first = arguments[0]
     tensors = first if first and isinstance(first[0], list) else [first]
-    if not all(isinstance(size, int) for tensor in tensors if isinstance(tensor, list) for size in tensor):
+    if not all(isinstance(tensor, list) and all(isinstance(size, int) for size in tensor) for tensor in tensors):
         return -1
     return sum(math.prod(tensor) for tensor in tensors)
 
 
 def _first_dtype(input_type: str) -> str:
+    word = _decode_first(input_type)
+    return name_dtype(word) if isinstance(word, str) and word != _TENSOR_LIST else ""
+
+
+def _decode_first(text: str) -> object:
+    """The first element of a JSON list; None where there is none."""
     try:
-        words = msgspec.json.decode(input_type) if input_type else []
+        words = msgspec.json.decode(text) if text else None
     except msgspec.MsgspecError:
-        return ""
-    return name_dtype(words[0]) if isinstance(words, list) and words and isinstance(words[0], str) else ""
+        return None
+    return words[0] if isinstance(words, list) and words else None
 
 
 def parse_time_ns(raw: Raw | UnsetType, file: str = "trace") -> int:
@@ -218,11 +231,21 @@ def parse_time_ns(raw: Raw | UnsetType, file: str = "trace") -> int:
     if plain:
         whole, fraction = plain.groups()
         below = int((fraction or b"").ljust(3, b"0"))
-        return int(whole) * 1000 + (-below if whole.startswith(b"-") else below)
+        time_ns = int(whole) * 1000 + (-below if whole.startswith(b"-") else below)
+    else:
+        time_ns = _round_time_ns(text)
+    if abs(time_ns) >= _LATEST_NS:
+        raise InputError(f"{file} has {text[:40]!r} where a time in microseconds belongs: export it again.")
+    return time_ns
+
+
+def _round_time_ns(text: bytes) -> int:
+    """Nanoseconds of a number in any other spelling; `_LATEST_NS` where it is none."""
     try:
-        return int((Decimal(text.decode().strip('"')) * 1000).to_integral_value())
-    except (InvalidOperation, UnicodeDecodeError, ValueError, OverflowError) as error:
-        raise InputError(f"{file} has {text[:40]!r} where a time in microseconds belongs: export it again.") from error
+        exact = Decimal(text.decode().strip('"')) * 1000
+        return int(exact.to_integral_value()) if abs(exact) < _LATEST_NS else _LATEST_NS
+    except (ArithmeticError, ValueError):
+        return _LATEST_NS
 
 
 def _text(raw: Raw | UnsetType) -> str:

@@ -13,6 +13,9 @@ COMMUNICATION_KERNEL = re.compile(r"nccl|rccl|oneccl", re.IGNORECASE)
 GLOO_SPAN = re.compile(r"^gloo:")
 """Execution of a collective on a gloo worker thread, as a user annotation."""
 
+NCCL_SPAN = re.compile(r"^nccl:")
+"""Around the launch of a collective kernel on the host; until torch 2.1 the only place that tells its shape."""
+
 COLLECTIVE_KINDS: tuple[tuple[re.Pattern[str], CollectiveKind], ...] = (
     (re.compile(r"all_?reduce", re.IGNORECASE), "all_reduce"),
     (re.compile(r"reduce_?scatter", re.IGNORECASE), "reduce_scatter"),
