@@ -7,17 +7,22 @@ fit is
     exclusive time = (alpha + beta · n) · (1 + gamma · f)
 
 with f the fraction of the transfer during which some rank computed. Errors are relative (a 1 MiB bucket counts as much
-as a 25 MiB one) and robust (soft L1); gamma is drawn to zero unless the samples pay for it.
+as a 25 MiB one) and robust (soft L1).
+
+A profile often has few sizes, and its early buckets run beside computation while the last one does not; then latency
+and slow-down explain the same samples. Weak priors decide what the samples leave open: log10(alpha) is expected within
+`LATENCY_DECADES` of the backend's usual latency, gamma within 1 of zero. Intervals come from resampling the steps and
+drawing the priors' centres along with them (randomized maximum a posteriori), so that what is open shows as width.
 
 **Source**: Hockney's model (The communication challenge for MPP, 1994); Thakur et al., Optimization of collective
-communication operations in MPICH (2005).
+communication operations in MPICH (2005); for the intervals Bardsley et al., Randomize-Then-Optimize (2014).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -26,16 +31,18 @@ from scipy.optimize import least_squares
 
 from advisor.collectives import Collective, MatchedCollective
 from advisor.intervals import build_intervals, intersection, total
-from advisor.schema import CommModel, CommSample, CommSegment, Estimate
+from advisor.schema import Backend, CommModel, CommSample, CommSegment, Estimate
 from advisor.timeline import RankTimeline
 
 NUM_RESAMPLES = 100
 SIZE_RATIO_FOR_LATENCY = 1.5
 """Below this ratio of largest to smallest sample, latency and bandwidth cannot be told apart."""
-GAMMA_PENALTY = 0.05
-"""Weight of gamma beside relative errors: a slow-down of 1 costs as much as one sample that is off by 5 %."""
+USUAL_LATENCY_NS: dict[Backend, float] = {"gloo": 200_000, "nccl": 30_000, "unknown": 100_000}
+"""Expected latency of a collective inside one host, in ns: where the prior of alpha is centred."""
+LATENCY_DECADES = 0.7
+SLOWDOWN_SPREAD = 1.0
 OUTLIER_SCALE = 0.1
-"""Relative error from which a sample counts as an outlier."""
+"""Relative error of a sample: the unit of the residuals, and from where on one counts as an outlier."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -114,31 +121,76 @@ def _busy_fraction(member: Collective, match: MatchedCollective, compute: npt.ND
     return total(intersection(own, compute)) / total(own) if len(own) else 0.0
 
 
-def fit_comm_models(transfers: Sequence[Transfer], world_size: int) -> list[CommFit]:
+def fit_comm_models(transfers: Sequence[Transfer], world_size: int, backend: Backend) -> list[CommFit]:
     """Fits one model per process group, kind and dtype that has samples."""
     groups: dict[tuple[str, str, str], list[Transfer]] = defaultdict(list)
     for transfer in transfers:
         groups[transfer.key].append(transfer)
-    return [_fit_group(key, samples, world_size) for key, samples in groups.items()]
+    return [_fit_group(key, samples, world_size, USUAL_LATENCY_NS[backend]) for key, samples in groups.items()]
 
 
-def _fit_group(key: tuple[str, str, str], samples: list[Transfer], world_size: int) -> CommFit:
+@dataclass(frozen=True)
+class _Problem:
+    """Samples as columns, and what may be asked of them."""
+
+    sizes: Floats
+    times: Floats
+    busy: Floats
+    latency_known: bool
+    complete: bool
+    usual_latency_ns: float
+
+    def resample(self, rows: npt.NDArray[np.int64]) -> _Problem:
+        return replace(self, sizes=self.sizes[rows], times=self.times[rows], busy=self.busy[rows])
+
+    def fit(self, latency_shift: float = 0.0, slowdown_shift: float = 0.0) -> Floats:
+        """(alpha in ns, beta in ns per byte, gamma) at the optimum; the shifts move the priors' centres.
+
+        Without several sizes alpha is zero. Without all ranks waiting hides in the samples, which has no usual size
+        and is no slow-down: alpha is then free of its prior, and gamma is zero.
+        """
+        per_byte = float(np.median(self.times / self.sizes))
+        centre = np.array([latency_shift * LATENCY_DECADES, 0.0, slowdown_shift * SLOWDOWN_SPREAD])
+        weight = np.array([self.complete / LATENCY_DECADES, 0.0, 1 / SLOWDOWN_SPREAD])
+
+        def terms(parameters: Floats) -> tuple[float, Floats, Floats]:
+            decades, beta, gamma = parameters
+            alpha = self.usual_latency_ns * 10.0**decades * self.latency_known
+            return alpha, alpha + beta * per_byte * self.sizes, 1 + gamma * self.complete * self.busy
+
+        def residuals(parameters: Floats) -> Floats:
+            _, alone, slower = terms(parameters)
+            return np.append((alone * slower / self.times - 1) / OUTLIER_SCALE, (parameters - centre) * weight)
+
+        def slopes(parameters: Floats) -> Floats:
+            alpha, alone, slower = terms(parameters)
+            by = [alpha * np.log(10) * slower, per_byte * self.sizes * slower, alone * self.complete * self.busy]
+            return np.vstack([(np.array(by) / self.times / OUTLIER_SCALE).T, np.diag(weight)])
+
+        bounds = ([-4.0, 1e-6, 0.0], [6.0, np.inf, np.inf])
+        found = least_squares(residuals, [0.0, 1.0, 0.1], jac=slopes, bounds=bounds, loss="soft_l1").x
+        return np.array([terms(found)[0], found[1] * per_byte, found[2] * self.complete])
+
+
+def _fit_group(key: tuple[str, str, str], samples: list[Transfer], world_size: int, usual_latency_ns: float) -> CommFit:
     sizes = np.array([s.num_bytes for s in samples], dtype=np.float64)
-    times = np.array([s.exclusive_ns for s in samples])
-    busy = np.array([s.compute_fraction for s in samples])
-    latency_known = bool(sizes.max() >= SIZE_RATIO_FOR_LATENCY * sizes.min())
-    free = latency_known, all(s.complete for s in samples)
-    columns = sizes, times, busy
-    central = _fit(columns, free, np.array([0.0, float(np.median(times / sizes)), 0.0]))
-    draws = _bootstrap(samples, columns, free, central)
+    problem = _Problem(
+        sizes=sizes,
+        times=np.array([s.exclusive_ns for s in samples]),
+        busy=np.array([s.compute_fraction for s in samples]),
+        latency_known=bool(sizes.max() >= SIZE_RATIO_FOR_LATENCY * sizes.min()),
+        complete=all(s.complete for s in samples),
+        usual_latency_ns=usual_latency_ns,
+    )
+    draws = _draw_fits(problem, [sample.step for sample in samples])
     alpha, beta, gamma = (
         Estimate(value=float(value), low=float(min(low, value)), high=float(max(high, value)), basis="fitted")
-        for value, low, high in zip(central, *np.quantile(draws, [0.025, 0.975], axis=0), strict=True)
+        for value, low, high in zip(problem.fit(), *np.quantile(draws, [0.025, 0.975], axis=0), strict=True)
     )
     notes = []
-    if not latency_known:
+    if not problem.latency_known:
         notes.append("One sampled size alone gives a bandwidth and no latency.")
-    if not all(s.complete for s in samples):
+    if not problem.complete:
         notes.append("A peer's trace is missing: waiting may hide in these times, which are upper limits.")
     process_group, kind, dtype = key
     model = CommModel(
@@ -150,53 +202,20 @@ def _fit_group(key: tuple[str, str, str], samples: list[Transfer], world_size: i
         samples=tuple(
             CommSample(num_bytes=s.num_bytes, transfer_ns=round(s.exclusive_ns), step=s.step) for s in samples
         ),
-        latency_known=latency_known,
-        complete=all(s.complete for s in samples),
+        latency_known=problem.latency_known,
+        complete=problem.complete,
         message=" ".join(notes),
     )
     slowdown = Estimate(value=1 + gamma.value, low=1 + gamma.low, high=1 + gamma.high, basis="fitted")
     return CommFit(model=model, communication_slowdown=slowdown)
 
 
-def _fit(columns: tuple[Floats, Floats, Floats], free: tuple[bool, bool], start: Floats) -> Floats:
-    """Fits (alpha in ns, beta in ns per byte, gamma), all at least 0, to (bytes, ns, share of computation beside it).
-
-    `free` says whether alpha and gamma may leave zero. Parameters are scaled so that the optimizer sees numbers near 1.
-    """
-    sizes, times, busy = columns
-    latency_known, waits_known = free
-    largest = sizes.max()
-    scale = float(np.median(times * largest / sizes))
-
-    def residuals(parameters: Floats) -> Floats:
-        alpha, beta, gamma = parameters
-        predicted = (alpha * latency_known + beta * sizes / largest) * (1 + gamma * waits_known * busy)
-        return np.append((predicted * scale - times) / times, GAMMA_PENALTY * gamma)
-
-    units = np.array([scale, scale / largest, 1.0])
-    found = least_squares(
-        residuals,
-        start / units,
-        bounds=([0, 1e-9, 0], np.inf),
-        loss="soft_l1",
-        f_scale=OUTLIER_SCALE,
-        x_scale=[0.1, 1, 1],
-    )
-    return np.asarray(found.x * units * [latency_known, 1, waits_known])
-
-
-def _bootstrap(
-    samples: list[Transfer], columns: tuple[Floats, Floats, Floats], free: tuple[bool, bool], central: Floats
-) -> Floats:
-    """Refits on resampled steps; samples of one step share its disturbances and stay together."""
+def _draw_fits(problem: _Problem, steps: Sequence[int]) -> Floats:
+    """Refits on resampled steps (samples of one step share its disturbances) with the priors' centres drawn anew."""
     random = np.random.default_rng(0)
-    by_step: dict[int, list[int]] = defaultdict(list)
-    for index, sample in enumerate(samples):
-        by_step[sample.step].append(index)
-    steps = list(by_step.values())
+    rows_of = [np.flatnonzero(np.array(steps) == step) for step in dict.fromkeys(steps)]
     draws = []
     for _ in range(NUM_RESAMPLES):
-        chosen = np.concatenate([steps[i] for i in random.integers(len(steps), size=len(steps))])
-        sizes, times, busy = columns
-        draws.append(_fit((sizes[chosen], times[chosen], busy[chosen]), free, central))
+        rows = np.concatenate([rows_of[i] for i in random.integers(len(rows_of), size=len(rows_of))])
+        draws.append(problem.resample(rows).fit(*random.standard_normal(2)))
     return np.array(draws)

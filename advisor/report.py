@@ -46,7 +46,7 @@ def build_report(run: Run) -> Report:
     world_size, backend = find_world_size(run), name_backend(run)
     observed = _observe(run, world_size)
     transfers = collect_transfers(observed.matched, observed.timelines, concurrency=CONCURRENCY[backend])
-    fits = fit_comm_models(transfers, world_size)
+    fits = fit_comm_models(transfers, world_size, backend)
     fit = _choose_fit(fits, observed.schedules)
     calibrated = calibrate(observed.timelines, observed.schedules, fit, backend)
     config = identify_config(run, observed.timelines, observed.schedules, calibrated.profile)

@@ -18,6 +18,7 @@ from advisor.verdict import Analysis
 RULE = "bucket_cap"
 FINALISTS = 24
 """Candidates that are replayed under every scenario; the others fall out by their central prediction."""
+NEIGHBOUR_RATIO = 1.05
 SOURCES = (
     "Li et al., PyTorch Distributed: Experiences on Accelerating Data Parallel Training (VLDB 2020), section 3.2",
     "torch/nn/parallel/distributed.py: bucket_cap_mb",
@@ -51,7 +52,7 @@ def propose(analysis: Analysis) -> Recommendation | None:
         return None
     best = min(good, key=_p95_regret(candidates))
     equal = [c for c in good if c.steps_ns[0] <= best.steps_ns[0] + indifference]
-    chosen = min(equal, key=lambda c: (_distance(c.config, config), c.num_buckets))
+    chosen = min(equal, key=lambda c: (round(10 * _distance(c.config, config)), _decimals(c.config), c.num_buckets))
     return _recommend(job, today, chosen, equal)
 
 
@@ -69,11 +70,20 @@ def rank_candidates(job: Job, config: DDPConfig) -> list[Candidate]:
 
 
 def list_configs(job: Job, config: DDPConfig) -> list[DDPConfig]:
-    """The setting with every distinct uniform cap, and with the cap unset."""
+    """The setting with the cap unset, and with every distinct uniform cap.
+
+    Of caps closer than `NEIGHBOUR_RATIO` that give equally many buckets only the roundest is kept: biases of a few
+    bytes make hundreds of caps distinct that differ in nothing else.
+    """
     gradients = job.profile.slowest.gradients
     ranges = find_distinct_caps([g.num_bytes for g in gradients], [g.dtype for g in gradients])
-    caps = [None, *(round_cap_mb(low, high) for low, high in ranges)]
-    return [msgspec.structs.replace(config, bucket_cap_mb=cap) for cap in caps]
+    roundest: dict[tuple[int, int], DDPConfig] = {}
+    for low, high in ranges:
+        cap = round_cap_mb(low, high)
+        candidate = msgspec.structs.replace(config, bucket_cap_mb=cap)
+        cell = math.floor(math.log(cap, NEIGHBOUR_RATIO)), len(bucket_gradients(job.profile, candidate))
+        roundest[cell] = min(roundest.get(cell, candidate), candidate, key=_decimals)
+    return [msgspec.structs.replace(config, bucket_cap_mb=None), *roundest.values()]
 
 
 def _replay(job: Job, config: DDPConfig, scenarios: list[Scenario]) -> Candidate:
@@ -96,6 +106,10 @@ def _p95_regret(candidates: list[Candidate]):  # type: ignore[no-untyped-def]
 def _distance(config: DDPConfig, today: DDPConfig) -> float:
     ours = config.bucket_cap_mb or DEFAULT_BUCKET_CAP_MB
     return abs(math.log(ours / (today.bucket_cap_mb or DEFAULT_BUCKET_CAP_MB)))
+
+
+def _decimals(config: DDPConfig) -> int:
+    return len(f"{config.bucket_cap_mb or 0:g}".partition(".")[2])
 
 
 def _name_cap(cap: float | None) -> str:
