@@ -104,15 +104,18 @@ def build_timeline(trace: Trace) -> RankTimeline:
     events = trace.events
     communication_rows = find_communication(events)
     device = _link_launches(events, communication_rows)
+    workers = events["thread"][communication_rows].unique()
+    host = events[events["category"].isin(OPERATOR | ANNOTATION) & ~events["thread"].isin(workers)]
     if trace.device_type == "cuda":
         compute_rows = events["category"].isin(KERNEL).to_numpy() & ~communication_rows
     else:
-        gloo_threads = events["thread"][communication_rows].unique()
-        compute_rows = (events["category"].isin(OPERATOR) & ~events["thread"].isin(gloo_threads)).to_numpy()
-    windows, step_source = _find_steps(events)
+        compute_rows = (events["category"].isin(OPERATOR) & ~events["thread"].isin(workers)).to_numpy()
+    windows, step_source = _find_steps(host)
+    if step_source == "window":
+        windows = [(0, int(events["start_ns"].min()), int(events["end_ns"].max()))]
     return RankTimeline(
         trace=trace,
-        steps=_build_steps(events, device, windows),
+        steps=_build_steps(host, device, [window for window in windows if window[1] < window[2]]),
         step_source=step_source,
         is_ddp=_is_ddp(events),
         compute=_rows_to_intervals(events, compute_rows),
@@ -153,46 +156,44 @@ def _link_launches(events: pd.DataFrame, communication_rows: npt.NDArray[np.bool
     device["row"] = np.flatnonzero(on_device.to_numpy())
     runtime = events[events["category"].isin(RUNTIME) & (events["correlation"] >= 0)]
     launch = runtime.drop_duplicates("correlation").set_index("correlation")
-    device["launch_ns"] = launch["start_ns"].reindex(device["correlation"]).fillna(-1).to_numpy(dtype=np.int64)
-    device["launch_thread"] = launch["thread"].reindex(device["correlation"]).fillna(-1).to_numpy(dtype=np.int64)
+    device["launch_ns"] = launch["start_ns"].reindex(device["correlation"], fill_value=-1).to_numpy()
+    device["launch_thread"] = launch["thread"].reindex(device["correlation"], fill_value=-1).to_numpy()
     return device.sort_values(["launch_ns", "start_ns"], kind="stable").reset_index(drop=True)
 
 
 # ------------------------------------------------------------------------------------------------------- steps
 
 
-def _find_steps(events: pd.DataFrame) -> tuple[list[tuple[int, int, int]], StepSource]:
-    """(number, host start, host end) of every steady step, and what told them apart."""
-    steps = events[match_names(events, PROFILER_STEP.match) & (events["category"] == "user_annotation").to_numpy()]
+def _find_steps(host: pd.DataFrame) -> tuple[list[tuple[int, int, int]], StepSource]:
+    """(number, host start, host end) of every steady step, and what told them apart; no steps for a mere window."""
+    steps = host[match_names(host, PROFILER_STEP.match)]
     if len(steps):
         numbers = [int(name.rpartition("#")[2]) for name in steps["name"]]
         windows = list(zip(numbers, steps["start_ns"].tolist(), steps["end_ns"].tolist(), strict=True))
         return [window for window in windows if window[0] >= FIRST_STEADY_STEP] or windows, "profiler"
-    ends = events["end_ns"][match_names(events, OPTIMIZER_STEP.match)].tolist()
+    ends = host["end_ns"][match_names(host, OPTIMIZER_STEP.match)].tolist()
     if len(ends) > 1:
         return [(n, a, b) for n, (a, b) in enumerate(pairwise(ends))], "optimizer"
-    starts = events["start_ns"][events["name"].isin(DDP_FORWARD)].tolist()
+    starts = host["start_ns"][host["name"].isin(DDP_FORWARD)].tolist()
     if len(starts) > 1:
         return [(n, a, b) for n, (a, b) in enumerate(pairwise(starts))], "forward"
-    return [(0, int(events["start_ns"].min()), int(events["end_ns"].max()))], "window"
+    return [], "window"
 
 
 def _build_steps(
-    events: pd.DataFrame, device: pd.DataFrame, windows: list[tuple[int, int, int]]
+    host: pd.DataFrame, device: pd.DataFrame, windows: list[tuple[int, int, int]]
 ) -> tuple[StepTimeline, ...]:
+    if not windows:
+        return ()
     launched = device[device["launch_ns"] >= 0]
     launches = launched["launch_ns"].to_numpy()
     everything = _reach(launched["end_ns"].to_numpy())
     compute = _reach(np.where(launched["communication"], 0, launched["end_ns"]))
-    host_bound = _find_host_bound(launched)
-    host = events[events["category"].isin(OPERATOR | ANNOTATION)]
+    left_over = _find_left_over(device, windows[0][1])
+    host_bound = _find_host_bound(device, windows[0][1], max(device["end_ns"].max(), windows[-1][2]))
     steps: list[StepTimeline] = []
     for number, host_start, host_end in windows:
-        if steps and steps[-1].host_end_ns <= host_start:
-            begin = max(host_start, steps[-1].end_ns)
-        else:
-            mine = launched[(launches >= host_start) & (launches < host_end)]
-            begin = max(host_start, int(mine["start_ns"].min())) if len(mine) else host_start
+        begin = max(host_start, left_over, int(everything[np.searchsorted(launches, host_start)]))
         spans: list[PhaseSpan] = []
         for phase, start, end in _find_phases(host, host_start, host_end):
             before = int(np.searchsorted(launches, end))
@@ -205,20 +206,27 @@ def _build_steps(
     return tuple(steps)
 
 
+def _find_left_over(device: pd.DataFrame, host_start: int) -> int:
+    """When the work launched before the recording had ended: what ran before the first kernel launched in a step."""
+    own = device["start_ns"][device["launch_ns"] >= host_start]
+    orphans = device[device["launch_ns"] < 0]
+    ends = orphans["end_ns"][orphans["start_ns"] < own.min()] if len(own) else orphans["end_ns"]
+    return int(ends.max()) if len(ends) else 0
+
+
 def _reach(ends: Times) -> Times:
     """When the first n launches had all ended, for n = 0, 1, 2 and so on."""
     return np.concatenate([[0], np.maximum.accumulate(ends)]).astype(np.int64) if len(ends) else np.zeros(1, np.int64)
 
 
-def _find_host_bound(launched: pd.DataFrame) -> Intervals:
-    """When the device idled because the host had not yet launched what it ran next."""
-    rows = launched.sort_values("start_ns", kind="stable")
+def _find_host_bound(device: pd.DataFrame, start: int, end: int) -> Intervals:
+    """When the device idled within [start, end) because the host had not yet launched what it ran next."""
+    rows = device.sort_values("start_ns", kind="stable")
     busy = build_intervals(rows["start_ns"], rows["end_ns"])
-    if len(busy) < 2:
-        return build_intervals([], [])
-    first_rows = rows.drop_duplicates("start_ns").set_index("start_ns")["launch_ns"]
-    next_launch = first_rows.reindex(busy[1:, 0]).to_numpy(dtype=np.int64)
-    return build_intervals(busy[:-1, 1], np.minimum(next_launch, busy[1:, 0]))
+    if len(busy) == 0:
+        return busy
+    launches = rows.drop_duplicates("start_ns").set_index("start_ns")["launch_ns"].reindex(busy[:, 0]).to_numpy()
+    return build_intervals([start, *busy[:, 1]], [*np.minimum(launches, busy[:, 0]), end])
 
 
 # ------------------------------------------------------------------------------------------------------ phases
@@ -243,16 +251,18 @@ def _find_phases(host: pd.DataFrame, start: int, end: int) -> list[tuple[Phase, 
 
     cuts: list[tuple[Phase, int, int]] = []
     limits = [*forwards.tolist(), end] if len(forwards) else [start, end]
+    opened = limits[0]
     for begin, until in pairwise(limits):
         inside = nodes & (starts >= begin) & (starts < until)
         if not inside.any():
-            continue
+            continue  # a forward without a backward, as of the first of two modules, belongs to the next one
         backward_start, gradients_end = int(starts[inside].min()), int(ends[inside].max())
         if len(forwards):
-            cuts.append(("forward", begin, backward_start))
+            cuts.append(("forward", opened, backward_start))
         cuts.append(("backward", backward_start, gradients_end))
         after = (starts >= gradients_end) & (starts < until)
-        cuts.append(("gradient_finish", gradients_end, _find_finish_end(starts, ends, after, finish, gradients_end)))
+        cuts.append(("gradient_finish", gradients_end, _find_finish_end(starts, ends, after, finish, until)))
+        opened = until
     cuts += [("optimizer", s, e) for s, e in zip(starts[optimizer].tolist(), ends[optimizer].tolist(), strict=True)]
     cuts += [("other", s, e) for s, e in zip(starts[zero_grad].tolist(), ends[zero_grad].tolist(), strict=True)]
     return _fill_gaps(sorted(cuts, key=lambda cut: cut[1]), start, end, forwards)
@@ -263,12 +273,12 @@ def _is_gradient_finish(name: str) -> bool:
 
 
 def _find_finish_end(
-    starts: Times, ends: Times, after: npt.NDArray[np.bool_], finish: npt.NDArray[np.bool_], gradients_end: int
+    starts: Times, ends: Times, after: npt.NDArray[np.bool_], finish: npt.NDArray[np.bool_], until: int
 ) -> int:
     """backward() returns after the last copy back or wait; where neither is written, before the next host event."""
     if (after & finish).any():
         return int(ends[after & finish].max())
-    return int(starts[after].min()) if after.any() else gradients_end
+    return int(starts[after].min()) if after.any() else until
 
 
 def _fill_gaps(

@@ -25,6 +25,8 @@ from advisor.readers.names import (
     GLOO_SPAN,
     KERNEL,
     NCCL_SPAN,
+    OPERATOR,
+    PROFILER_STEP,
     name_dtype,
 )
 from advisor.schema import DeviceType
@@ -148,7 +150,7 @@ def _build_events(complete: Sequence[_Event], file: str) -> pd.DataFrame:
     table = pd.DataFrame(
         {
             "name": _categorical([str(event.name) for event in complete]),
-            "category": _categorical([(event.cat or "").lower() for event in complete]),
+            "category": _categorical([_name_category(event) for event in complete]),
             "thread": threads.astype(np.int32),
             "start_ns": start_ns,
             "end_ns": start_ns + np.maximum(duration_ns, 0),
@@ -167,6 +169,12 @@ def _build_events(complete: Sequence[_Event], file: str) -> pd.DataFrame:
     _fill_from_shapes(table, types)
     order = np.lexsort((-table["end_ns"].to_numpy(), table["start_ns"].to_numpy()))
     return table.take(order).reset_index(drop=True)
+
+
+def _name_category(event: _Event) -> str:
+    category = (event.cat or "").lower()
+    is_step = category in OPERATOR and PROFILER_STEP.match(str(event.name))  # as the first formats have it
+    return "user_annotation" if is_step else category
 
 
 def _fill_from_shapes(table: pd.DataFrame, types: pd.Categorical) -> None:
