@@ -11,10 +11,16 @@ from advisor.errors import UsageError
 _HERE = Path(__file__).parent
 _HOMES = (_HERE / "app.py", _HERE.parent / "app.py")
 """In a wheel `app.py` lies in this package, in a checkout beside it."""
+_OPTIONS = {
+    "--browser.gatherUsageStats": "false",
+    "--server.showEmailPrompt": "false",
+    "--server.address": "localhost",
+    "--client.toolbarMode": "minimal",
+}
 
 
 def streamlit_command(run_folder: Path) -> list[str]:
-    """The command that serves the page of `run_folder` on this machine only, without telling anyone.
+    """The command that serves the page of `run_folder` on this machine only, asking and telling nobody anything.
 
     Raises:
         UsageError: Streamlit is not installed.
@@ -22,12 +28,5 @@ def streamlit_command(run_folder: Path) -> list[str]:
     if find_spec("streamlit") is None:
         raise UsageError("The page needs streamlit, which is not installed: pip install 'ddp-advisor[app]'.")
     app = next(home for home in _HOMES if home.exists())
-    options = [
-        "--browser.gatherUsageStats",
-        "false",
-        "--server.address",
-        "localhost",
-        "--client.toolbarMode",
-        "minimal",
-    ]
+    options = [word for option in _OPTIONS.items() for word in option]
     return [sys.executable, "-m", "streamlit", "run", str(app), *options, "--", str(run_folder)]

@@ -43,7 +43,7 @@ from reports.text import (
 
 MAX_RANKS = 16
 """Lines of ranks a terminal should show; the slowest are kept."""
-_WIDE = 100
+_WIDE = 110
 """From this many columns on the bucket table shows everything."""
 _MARKS = {"error": ("✗", "bold red"), "warning": ("!", "bold yellow")}
 _OUTCOME_STYLES = {"faster": "green", "slower": "red", "failed": "red", "reference": "dim"}
@@ -111,9 +111,9 @@ def _print_verdict(report: Report, console: Console) -> None:
 
 def _print_baseline(report: Report, console: Console) -> None:
     trusted = report.baseline is not None and report.baseline.trusted
-    mark = Text("✓ ", "bold green") if trusted else Text("✗ ", "bold red")
+    mark = ("✓ ", "bold green") if trusted else ("✗ ", "bold red")
     _print_heading("Baseline: replay against measurement", console)
-    console.print(mark + Text(say_baseline(report)))
+    console.print(Text.assemble(mark, say_baseline(report)))
 
 
 def _print_step(report: Report, console: Console) -> None:
@@ -138,7 +138,7 @@ def _print_step(report: Report, console: Console) -> None:
 
 def _draw_bar(rank: RankStep, longest_ns: float, width: int) -> Text:
     """The step as a line of blocks, one colour a part, `width` characters for `longest_ns`."""
-    bar = Text(f"  {visible(f'rank {rank.rank}'):>8}  ", "dim")
+    bar = Text.assemble((f"  {f'rank {rank.rank}':>8}  ", "dim"))
     reached, drawn = 0.0, 0
     for part, colour in PARTS.items():
         reached += rank.parts_ns[part]
@@ -208,11 +208,8 @@ def _print_alarms(alarms: Sequence[Alarm], console: Console) -> None:
     _print_heading("Alarms", console)
     for alarm in alarms:
         mark, style = _MARKS[alarm.severity]
-        text = (
-            Text(f"{mark} ", style)
-            .append(visible(alarm.message), "default")
-            .append(f"\nfix: {visible(alarm.fix)}", "bold")
-        )
+        fix = (f"\nfix: {visible(alarm.fix)}", "bold")
+        text = Text.assemble((f"{mark} ", style), visible(alarm.message), fix)
         where = [
             f"{word} {', '.join(map(str, numbers[:12]))}"
             for word, numbers in (("ranks", alarm.ranks), ("steps", alarm.steps))
@@ -229,8 +226,8 @@ def _print_notes(report: Report, console: Console) -> None:
         return
     _print_heading("Notes on the data", console)
     for note in report.notes:
-        file = Text(f" ({visible(note.file)})" if note.file else "", "dim")
-        console.print(Text("· ", "dim") + Text(visible(note.message)) + file)
+        file = f" ({visible(note.file)})" if note.file else ""
+        console.print(Text.assemble(("· ", "dim"), visible(note.message), (file, "dim")))
 
 
 def _tabulate_evidence(items: Sequence[Evidence]) -> tuple[RenderableType, ...]:

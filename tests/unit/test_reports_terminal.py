@@ -83,3 +83,9 @@ def test_a_nearly_empty_report_still_prints() -> None:
     text = printed(empty)
     assert "The step was not replayed" in text
     assert "Buckets" not in text
+
+
+def test_only_the_mark_of_the_baseline_is_coloured() -> None:
+    console = Console(file=io.StringIO(), width=200, force_terminal=True, color_system="standard")
+    render_terminal(gloo_report(), console)
+    assert "\x1b[1;32m✓ \x1b[0mReplay reproduces" in console.file.getvalue()
