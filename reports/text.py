@@ -45,6 +45,8 @@ def format_estimate_ns(estimate: Estimate | None) -> str:
         return UNKNOWN
     if estimate.low == estimate.high:
         return format_ns(estimate.value)
+    if not math.isfinite(estimate.high - estimate.low):
+        return f"{format_ns(estimate.value)} [{UNKNOWN}, {UNKNOWN}]"
     scale, unit = _time_unit(max(abs(estimate.low), abs(estimate.high), abs(estimate.value)))
     value, low, high = _rounded_together(estimate, scale)
     return f"{value} {unit} [{low}, {high}]"

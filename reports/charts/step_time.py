@@ -39,7 +39,7 @@ def step_time_bar(report: Report) -> go.Figure:
             textangle=0,
             hovertext=[
                 f"<b>{PART_LABELS[part]}</b><br>{format_ns(rank.parts_ns[part])}"
-                f" of {format_ns(rank.step_ns)} ({format_fraction(rank.parts_ns[part] / rank.step_ns)})"
+                f" of {format_ns(rank.step_ns)} ({format_fraction(rank.parts_ns[part] / max(1, rank.step_ns))})"
                 f"<br>rank {rank.rank}, median of {rank.num_steps} steps"
                 for rank in ranks
             ],

@@ -43,6 +43,10 @@ def test_the_bars_of_a_rank_sum_to_its_step() -> None:
     assert figure.layout.xaxis.title.text == "time in the median step, ms"
 
 
+def test_a_step_without_length_is_drawn() -> None:
+    assert list(trace(step_time_bar(gloo_report(steps=(step_summary(),))), "forward").x) == [0]
+
+
 def test_only_as_many_ranks_are_drawn_as_can_be_read() -> None:
     steps = tuple(step_summary(rank=rank, forward=rank + 1) for rank in range(100))
     figure = step_time_bar(gloo_report(steps=steps))

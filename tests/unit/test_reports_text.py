@@ -39,6 +39,7 @@ def test_a_duration_has_three_digits_and_a_unit(nanoseconds: float | None, expec
         (0.0, 0.0, 0.0, "0 ms"),
         (5.0, 5.0, 5.0, "5.00 ms"),  # without an interval, three digits
         (-1.0, -5.0, 3.0, "-1 ms [-5, 3]"),
+        (5.0, 1.0, math.inf, "5.00 ms [–, –]"),
     ],
 )
 def test_an_estimate_shows_the_digits_its_interval_leaves_standing(
