@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from advisor.bucketing import assign_rebuilt, bucket_limits, find_distinct_caps, round_cap_mb
-from advisor.collectives import Collective, MatchedCollective
+from advisor.bucketing import MIB, assign_rebuilt, bucket_limits, find_distinct_caps, round_cap_mb
+from advisor.collectives import Collective, MatchedCollective, count_bytes
 from advisor.intervals import Intervals, clip, difference, intersection, total
 from advisor.readers.names import DDP_FORWARD
 from advisor.schedule import StepSchedule, classify_collective
@@ -136,12 +136,13 @@ def identify_config(
         return run.manifest.ddp
     if not any(timeline.is_ddp for timeline in timelines):
         return None
-    cap = _identify_cap(schedules, profile)
+    cap, cap_list = _identify_caps(schedules, profile)
     return DDPConfig(
         world_size=find_world_size(run),
         backend=name_backend(run),
         wrapper=_name_wrapper(timelines),
         bucket_cap_mb=cap,
+        bucket_cap_mb_list=cap_list,
         accumulation_steps=profile.num_micro_steps if profile else 1,
         find_unused_parameters=_has_unused_parameter_mark(timelines),
     )
@@ -169,18 +170,24 @@ def _has_unused_parameter_mark(timelines: Sequence[RankTimeline]) -> bool:
     return any("search_unused_parameters" in name for name in timelines[0].trace.events["name"].cat.categories)
 
 
-def _identify_cap(schedules: Sequence[StepSchedule], profile: StepProfile | None) -> float | None:
-    """The cap whose buckets are those observed; None for DDP's default, and where nothing fits."""
+def _identify_caps(
+    schedules: Sequence[StepSchedule], profile: StepProfile | None
+) -> tuple[float | None, tuple[float, ...] | None]:
+    """The cap whose buckets are those observed; None for DDP's default. Where no cap gives them, their own sizes."""
     if profile is None or not profile.sizes_known or not schedules:
-        return None
+        return None, None
     gradients = profile.slowest.gradients
     sizes, keys = [g.num_bytes for g in gradients], [g.dtype for g in gradients]
-    observed = [bucket.num_bytes for bucket in schedules[0].buckets]
+    observed = [bucket.num_elements for bucket in schedules[0].buckets]
+    elements = [g.num_bytes // count_bytes(1, g.dtype) for g in gradients]
 
     def gives(limits: Sequence[int]) -> bool:
         buckets = assign_rebuilt(sizes, keys, limits, range(len(sizes)))
-        return [sum(sizes[i] for i in bucket) for bucket in buckets] == observed
+        return [sum(elements[i] for i in bucket) for bucket in buckets] == observed
 
     if gives(bucket_limits(None, None)):
-        return None
-    return next((round_cap_mb(low, high) for low, high in find_distinct_caps(sizes, keys) if gives((low,))), None)
+        return None, None
+    for low, high in find_distinct_caps(sizes, keys):
+        if gives((low,)):
+            return round_cap_mb(low, high), None
+    return None, tuple(bucket.num_bytes / MIB for bucket in schedules[0].buckets)

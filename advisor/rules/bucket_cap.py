@@ -37,13 +37,13 @@ class Candidate:
 def propose(analysis: Analysis) -> Recommendation | None:
     """Proposes the cap that saves most, or nothing where the best cannot be told from today's.
 
-    Applies where buckets are rebuilt in ready order (no `find_unused_parameters`, no list), and where every rank's
-    trace is there: what looks like latency may be waiting for a missing one, which no bucket size shortens.
+    Applies where buckets are rebuilt in ready order (no `find_unused_parameters`), and where every rank's trace is
+    there: what looks like latency may be waiting for a missing one, which no bucket size shortens.
     """
     job, config, baseline = analysis.job, analysis.config, analysis.baseline
     if job is None or config is None or baseline is None or not job.model.complete:
         return None
-    if config.find_unused_parameters or config.bucket_cap_mb_list:
+    if config.find_unused_parameters:
         return None
     candidates = rank_candidates(job, config)
     today, indifference = candidates[0], tie_fraction(baseline.noise_floor_fraction) * baseline.replayed_ns.value
@@ -80,10 +80,10 @@ def list_configs(job: Job, config: DDPConfig) -> list[DDPConfig]:
     roundest: dict[tuple[int, int], DDPConfig] = {}
     for low, high in ranges:
         cap = round_cap_mb(low, high)
-        candidate = msgspec.structs.replace(config, bucket_cap_mb=cap)
+        candidate = msgspec.structs.replace(config, bucket_cap_mb=cap, bucket_cap_mb_list=None)
         cell = math.floor(math.log(cap, NEIGHBOUR_RATIO)), len(bucket_gradients(job.profile, candidate))
         roundest[cell] = min(roundest.get(cell, candidate), candidate, key=_decimals)
-    return [msgspec.structs.replace(config, bucket_cap_mb=None), *roundest.values()]
+    return [msgspec.structs.replace(config, bucket_cap_mb=None, bucket_cap_mb_list=None), *roundest.values()]
 
 
 def _replay(job: Job, config: DDPConfig, scenarios: list[Scenario]) -> Candidate:
@@ -112,13 +112,19 @@ def _decimals(config: DDPConfig) -> int:
     return len(f"{config.bucket_cap_mb or 0:g}".partition(".")[2])
 
 
-def _name_cap(cap: float | None) -> str:
-    return "unset" if cap is None else f"{cap:g} MiB"
+def _name_cap(config: DDPConfig) -> str:
+    if config.bucket_cap_mb_list:
+        return f"a list of {len(config.bucket_cap_mb_list)}"
+    return "unset" if config.bucket_cap_mb is None else f"{config.bucket_cap_mb:g} MiB"
+
+
+def _name_change(config: DDPConfig, today: DDPConfig) -> dict[str, float | None]:
+    change: dict[str, float | None] = {"bucket_cap_mb": config.bucket_cap_mb}
+    return change | {"bucket_cap_mb_list": None} if today.bucket_cap_mb_list else change
 
 
 def _recommend(job: Job, today: Candidate, chosen: Candidate, equal: list[Candidate]) -> Recommendation:
     saving = _saving(today, chosen)
-    cap = chosen.config.bucket_cap_mb
     caveats = ["Gradient sums are added in another order, so results are not bit-identical."]
     if not job.model.latency_known:
         caveats.append("Latency could not be fitted: buckets much smaller than today's are extrapolated.")
@@ -126,12 +132,12 @@ def _recommend(job: Job, today: Candidate, chosen: Candidate, equal: list[Candid
         caveats.append("The trace has no gradient sizes: buckets were only merged, never split.")
     return Recommendation(
         rule=RULE,
-        title=f"Set bucket_cap_mb to {_name_cap(cap)} (today: {_name_cap(today.config.bucket_cap_mb)})",
+        title=f"Set bucket_cap_mb to {_name_cap(chosen.config)} (today: {_name_cap(today.config)})",
         message=(
             f"Replay predicts {saving.value / 1e6:.1f} ms less a step with {chosen.num_buckets} buckets instead of "
             f"{today.num_buckets}. Measure it before you keep it."
         ),
-        change={"bucket_cap_mb": cap},
+        change=_name_change(chosen.config, today.config),
         saving_ns=saving,
         status="predicted",
         evidence=(

@@ -68,15 +68,16 @@ def test_nothing_is_proposed_when_the_saving_may_be_none() -> None:
     assert bucket_cap.propose(analyze_job(uncertain, build_config(bucket_cap_mb=8.0))) is None
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        build_config(bucket_cap_mb=100.0, find_unused_parameters=True),
-        build_config(bucket_cap_mb_list=(1.0, 25.0)),
-    ],
-)
-def test_it_is_silent_where_caps_mean_something_else(config: DDPConfig) -> None:
+def test_it_is_silent_where_buckets_are_never_rebuilt() -> None:
+    config = build_config(bucket_cap_mb=100.0, find_unused_parameters=True)
     assert bucket_cap.propose(analyze_job(even_job(), config)) is None
+
+
+def test_a_list_is_given_up_for_a_cap() -> None:
+    found = bucket_cap.propose(analyze_job(even_job(), build_config(bucket_cap_mb_list=(40.0, 10.0))))
+    assert found is not None
+    assert found.change.keys() == {"bucket_cap_mb", "bucket_cap_mb_list"}
+    assert found.change["bucket_cap_mb_list"] is None
 
 
 def test_it_is_silent_when_a_peer_is_missing() -> None:
