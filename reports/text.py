@@ -166,7 +166,11 @@ def _rounded_together(estimate: Estimate, scale: float) -> tuple[str, str, str]:
     largest = max(abs(value), abs(low), abs(high))
     known = -math.floor(math.log10(half_width / 3.55)) if math.isfinite(half_width) and half_width > 0 else 3
     decimals = min(known, 3 - math.floor(math.log10(largest)))
-    return tuple(f"{round(number, decimals) + 0.0:.{max(0, decimals)}f}" for number in (value, low, high))  # type: ignore[return-value]
+
+    def show(number: float) -> str:
+        return f"{round(number, decimals) + 0.0:.{max(0, decimals)}f}"  # adding zero drops the sign of minus zero
+
+    return show(value), show(low), show(high)
 
 
 def _signed(number: str) -> str:
