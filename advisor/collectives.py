@@ -7,24 +7,32 @@ wait = last arrival - own arrival, and transfer = end - last arrival, once the r
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from advisor.readers.names import (
+    ANNOTATION,
     COLLECTIVE_OP,
     COLLECTIVE_RECORD,
     DTYPE_BYTES,
+    NCCL_SPAN,
     OPERATOR,
     CollectiveKind,
     name_collective_kind,
 )
 from advisor.schema import Phase
 from advisor.timeline import RankTimeline, match_names
+
+Row = dict[Hashable, Any]
+"""One event, by column."""
+DEEPEST_RECORD = 4
+"""How many records of collectives may enclose each other, as those of a coalesced one do."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +51,13 @@ class Collective:
     launch_ns: int
     start_ns: int
     end_ns: int
+    sequence: int = -1
+    """NCCL's own count within the process group."""
 
     @property
-    def signature(self) -> tuple[str, str | None, int]:
+    def signature(self) -> Hashable:
         """What must agree for two ranks to speak of the same collective."""
-        return (self.process_group, self.kind, self.num_elements)
+        return (self.step, self.process_group, self.kind, self.num_elements, self.sequence)
 
 
 @dataclass(frozen=True)
@@ -69,7 +79,7 @@ class MatchedCollective:
     @property
     def end_ns(self) -> int:
         """When it ended, as the median of the ranks has it."""
-        return round(float(np.median([m.end_ns - o for m, o in zip(self.members, self.offsets_ns, strict=True)])))
+        return _median([m.end_ns - offset for m, offset in zip(self.members, self.offsets_ns, strict=True)])
 
     @property
     def transfer_ns(self) -> int:
@@ -91,15 +101,15 @@ def find_collectives(timeline: RankTimeline) -> list[Collective]:
 def match_collectives(ranks: Sequence[Sequence[Collective]], world_size: int) -> list[MatchedCollective]:
     """Finds the same collective on every rank, tolerant of missing and extra members.
 
-    Ranks are aligned to the first one: the n-th collective with the same process group, kind and size, as the longest
-    common subsequence has it. Clocks are shifted so that ends agree in the median.
+    Ranks are aligned to the first one, by the longest common order of what step, process group, kind, size and (where
+    recorded) NCCL's sequence number say. Clocks are shifted so that ends agree in the median.
     """
     reference = list(ranks[0])
     members: list[list[Collective]] = [[collective] for collective in reference]
     offsets: list[list[int]] = [[0] for _ in reference]
     for other in ranks[1:]:
         pairs = _align(reference, other)
-        offset = round(float(np.median([other[j].end_ns - reference[i].end_ns for i, j in pairs]))) if pairs else 0
+        offset = _median([other[j].end_ns - reference[i].end_ns for i, j in pairs]) if pairs else 0
         for i, j in pairs:
             members[i].append(other[j])
             offsets[i].append(offset)
@@ -110,12 +120,61 @@ def match_collectives(ranks: Sequence[Sequence[Collective]], world_size: int) ->
 
 
 def _align(reference: Sequence[Collective], other: Sequence[Collective]) -> list[tuple[int, int]]:
+    """Index pairs of the same collective.
+
+    A row of collectives that are all alike can be aligned in several ways: the ends say whether its first or its last
+    ones are missing.
+    """
     left = [collective.signature for collective in reference]
     right = [collective.signature for collective in other]
     if left == right:
         return [(i, i) for i in range(len(left))]
-    blocks = SequenceMatcher(a=left, b=right, autojunk=False).get_matching_blocks()
-    return [(block.a + k, block.b + k) for block in blocks for k in range(block.size)]
+    early = find_common_order(left, right)
+    mirrored = find_common_order(left[::-1], right[::-1])
+    late = [(len(left) - 1 - i, len(right) - 1 - j) for i, j in reversed(mirrored)]
+    return min(early, late, key=lambda pairs: _spread([other[j].end_ns - reference[i].end_ns for i, j in pairs]))
+
+
+def find_common_order(left: Sequence[Hashable], right: Sequence[Hashable]) -> list[tuple[int, int]]:
+    """Index pairs of a longest common subsequence, the earliest where there are several.
+
+    Row i, an integer, has bit j clear where the first i of `left` have one more in common with the first j + 1 of
+    `right` than with the first j.
+
+    Example: "abcabc" and "abcbc" share "abcbc": [(0, 0), (1, 1), (2, 2), (4, 3), (5, 4)].
+
+    **Source**: Hyyrö, Bit-parallel LCS-length computation revisited (2004).
+    """
+    places: dict[Hashable, int] = defaultdict(int)
+    for j, item in enumerate(right):
+        places[item] |= 1 << j
+    everywhere = (1 << len(right)) - 1
+    rows = [everywhere]
+    for item in left:
+        shared = rows[-1] & places[item]
+        rows.append(((rows[-1] + shared) | (rows[-1] - shared)) & everywhere)
+    pairs = []
+    i, j = len(left), len(right)
+    while i and j:
+        if rows[i] >> (j - 1) & 1:
+            j -= 1
+        elif not rows[i - 1] >> (j - 1) & 1:
+            i -= 1
+        else:
+            i, j = i - 1, j - 1
+            pairs.append((i, j))
+    return pairs[::-1]
+
+
+def _median(values: Sequence[int]) -> int:
+    """The median of times that may be too large for floats."""
+    return values[0] + round(float(np.median([value - values[0] for value in values])))
+
+
+def _spread(values: Sequence[int]) -> int:
+    """The median distance from the median."""
+    middle = _median(values) if values else 0
+    return _median([abs(value - middle) for value in values]) if values else 0
 
 
 def _locate(timeline: RankTimeline, host_ns: int) -> tuple[int | None, Phase | None]:
@@ -137,7 +196,7 @@ def _from_gloo_spans(timeline: RankTimeline) -> list[Collective]:
     found = []
     for span in events[timeline.communication_rows].to_dict("records"):
         kind, elements = name_collective_kind(span["name"]), span["num_elements"]
-        queue = queues[kind, elements]
+        queue = queues[kind, elements] or queues[kind, -1]
         launch = queue.popleft() if queue and queue[0] <= span["start_ns"] else -1
         step, phase = _locate(timeline, launch if launch >= 0 else span["start_ns"])
         found.append(
@@ -159,20 +218,26 @@ def _from_gloo_spans(timeline: RankTimeline) -> list[Collective]:
 
 
 def _from_kernels(timeline: RankTimeline) -> list[Collective]:
-    """GPU: its arguments lie on the kernel itself, else on the `record_param_comms` that its launch sits in."""
+    """GPU: what a kernel does stands on itself, on its `record_param_comms`, or on the annotation around its launch."""
     events = timeline.trace.events
-    records = events[match_names(events, lambda name: name == COLLECTIVE_RECORD)].to_dict("records")
-    by_external_id = {record["external_id"]: record for record in records if record["external_id"] >= 0}
+    records = events[match_names(events, lambda name: name == COLLECTIVE_RECORD) & (events["collective"] != "")]
+    annotations = events[match_names(events, NCCL_SPAN.match) & events["category"].isin(OPERATOR | ANNOTATION)]
+    record_of = {row["external_id"]: row for row in records.to_dict("records") if row["external_id"] >= 0}
+    records_on, annotations_on = _group_by_thread(records), _group_by_thread(annotations)
+
+    def find_source(kernel: Row, launch: Row) -> Row:
+        if kernel["collective"]:
+            return kernel
+        if kernel["external_id"] in record_of and kernel["external_id"] != kernel["correlation"]:
+            return record_of[kernel["external_id"]]
+        thread, at = launch["launch_thread"], launch["launch_ns"]
+        return _find_enclosing(records_on[thread], at) or _find_enclosing(annotations_on[thread], at) or kernel
+
     launches = timeline.device[timeline.device["communication"]]
     kernels = events.loc[launches["row"]].to_dict("records")
     found = []
     for launch, kernel in zip(launches.to_dict("records"), kernels, strict=True):
-        source = kernel
-        if not kernel["collective"]:
-            linked = (
-                by_external_id.get(kernel["external_id"]) if kernel["external_id"] != kernel["correlation"] else None
-            )
-            source = linked or _find_enclosing(records, launch) or kernel
+        source = find_source(kernel, launch)
         step, phase = _locate(timeline, launch["launch_ns"])
         found.append(
             Collective(
@@ -180,22 +245,30 @@ def _from_kernels(timeline: RankTimeline) -> list[Collective]:
                 step=step,
                 phase=phase,
                 process_group=source["process_group"],
-                kind=name_collective_kind(source["collective"] or kernel["name"]),
+                kind=name_collective_kind(source["collective"] or source["name"]),
                 dtype=source["dtype"],
                 num_elements=source["num_elements"],
                 num_bytes=count_bytes(source["num_elements"], source["dtype"]),
                 launch_ns=launch["launch_ns"],
                 start_ns=kernel["start_ns"],
                 end_ns=kernel["end_ns"],
+                sequence=source["sequence"],
             )
         )
     return found
 
 
-def _find_enclosing(records: list[dict[Hashable, Any]], launch: dict[Hashable, Any]) -> dict[Hashable, Any] | None:
-    at, thread = launch["launch_ns"], launch["launch_thread"]
-    around = [r for r in records if r["thread"] == thread and r["start_ns"] <= at < r["end_ns"]]
-    return around[-1] if around else None
+def _group_by_thread(rows: pd.DataFrame) -> dict[int, list[Row]]:
+    groups: dict[int, list[Row]] = defaultdict(list)
+    for row in rows.to_dict("records"):
+        groups[row["thread"]].append(row)
+    return groups
+
+
+def _find_enclosing(rows: Sequence[Row], at: int) -> Row | None:
+    """The innermost of the rows (sorted by start) that holds an instant."""
+    last = bisect_right(rows, at, key=lambda row: row["start_ns"])
+    return next((row for row in reversed(rows[max(0, last - DEEPEST_RECORD) : last]) if at < row["end_ns"]), None)
 
 
 def count_bytes(num_elements: int, dtype: str) -> int:
