@@ -54,6 +54,8 @@ def summarize_steps(timelines: Sequence[RankTimeline], schedules: Sequence[StepS
                     forward_ns=parts["forward"],
                     backward_ns=backward,
                     blocking_ns=blocking,
+                    backward_start_ns=schedule.backward.start_ns - step.start_ns if schedule else None,
+                    backward_end_ns=schedule.backward.end_ns - step.start_ns if schedule else None,
                     optimizer_ns=parts["optimizer"],
                     other_ns=duration - sum(parts.values()) - backward - blocking,
                     compute_ns=within(timeline.compute),

@@ -190,14 +190,14 @@ def _explain(code: VerdictCode, shares: _Shares | None) -> str:
             "No gradient all-reduce was found inside a step. Record complete steps with torch.profiler, "
             "with prof.step() after each and record_shapes=True."
         )
-    blocking = f"{shares.blocking:.0%} of the step"
+    blocking = f"{_percent(shares.blocking)} of the step"
     sentences: dict[VerdictCode, str] = {
-        "straggler": f"Rank {shares.straggler} is late in {shares.straggler_last:.0%} of the steps, and waiting for "
-        f"late ranks makes up {shares.wait_of_communication:.0%} of communication. Find out why that rank is slow: "
+        "straggler": f"Rank {shares.straggler} is late in {_percent(shares.straggler_last)} of the steps, and waiting for "
+        f"late ranks makes up {_percent(shares.wait_of_communication)} of communication. Find out why that rank is slow: "
         "no bucket size or hook helps.",
-        "input_bound": f"Loading data takes {shares.data:.0%} of the step, more than communication blocks "
+        "input_bound": f"Loading data takes {_percent(shares.data)} of the step, more than communication blocks "
         f"({blocking}). Speed up the input first: more workers, pinned memory, prefetching.",
-        "host_bound": f"The device idles {shares.host_bound:.0%} of the step because the host launches too late, while "
+        "host_bound": f"The device idles {_percent(shares.host_bound)} of the step because the host launches too late, while "
         f"communication blocks {blocking}. Reduce the host's work first (torch.compile, CUDA graphs, a larger batch): "
         "bucket sizes cannot help.",
         "compute_bound": f"Communication blocks only {blocking}: it hides behind computation. "
@@ -210,6 +210,10 @@ def _explain(code: VerdictCode, shares: _Shares | None) -> str:
         "Bucket sizes trade one against the other.",
     }
     return sentences[code]
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.0f} %"
 
 
 def summarize_step_time(steps: Sequence[StepSummary]) -> list[float]:
