@@ -191,15 +191,15 @@ def _explain(code: VerdictCode, shares: _Shares | None) -> str:
             "with prof.step() after each and record_shapes=True."
         )
     blocking = f"{_percent(shares.blocking)} of the step"
+    wait, last = _percent(shares.wait_of_communication), _percent(shares.straggler_last)
     sentences: dict[VerdictCode, str] = {
-        "straggler": f"Rank {shares.straggler} is late in {_percent(shares.straggler_last)} of the steps, and waiting for "
-        f"late ranks makes up {_percent(shares.wait_of_communication)} of communication. Find out why that rank is slow: "
-        "no bucket size or hook helps.",
+        "straggler": f"Rank {shares.straggler} is late in {last} of the steps, and waiting for late ranks makes up {wait} "
+        "of communication. Find out why that rank is slow: no bucket size or hook helps.",
         "input_bound": f"Loading data takes {_percent(shares.data)} of the step, more than communication blocks "
         f"({blocking}). Speed up the input first: more workers, pinned memory, prefetching.",
-        "host_bound": f"The device idles {_percent(shares.host_bound)} of the step because the host launches too late, while "
-        f"communication blocks {blocking}. Reduce the host's work first (torch.compile, CUDA graphs, a larger batch): "
-        "bucket sizes cannot help.",
+        "host_bound": f"The device idles {_percent(shares.host_bound)} of the step because the host launches too late, "
+        f"while communication blocks {blocking}. Reduce the host's work first (torch.compile, CUDA graphs, a larger "
+        "batch): bucket sizes cannot help.",
         "compute_bound": f"Communication blocks only {blocking}: it hides behind computation. "
         "DDP's settings have nothing left to give.",
         "latency_bound": f"Communication blocks {blocking}, and most of that is the fixed cost of each collective. "
