@@ -106,7 +106,7 @@ class _CompressedBucket:
         self.sum_of_others = torch.cat(self.others) if self.others else self.buffer.new_empty(0)
         for matrix, p, q in zip(self.matrices, self.ps, self.qs, strict=True):
             torch.mm(matrix, q, out=p)
-        self.works = [self._start_sum(self.p), self._start_sum(self.sum_of_others)]
+        self.works = self._start_sums(self.p, self.sum_of_others)
         self.averaged: Future[Tensor] = Future(devices=[self.buffer.device] if self.buffer.is_cuda else None)
         return self.averaged
 
@@ -118,7 +118,7 @@ class _CompressedBucket:
             p.copy_(torch.linalg.qr(p.float()).Q)
             torch.mm(matrix.t(), p, out=q)
         self.q.div_(self.group.size())
-        self.works = [self._start_sum(self.q)]
+        self.works = self._start_sums(self.q)
 
     def finish(self) -> None:
         """Writes P Qᵀ and the averages of the others into the bucket."""
@@ -132,9 +132,8 @@ class _CompressedBucket:
         self.missed.sub_(self.buffer)
         self.averaged.set_result(self.buffer)
 
-    def _start_sum(self, tensor: Tensor) -> dist.Work:
-        work: dist.Work = dist.all_reduce(tensor, group=self.group, async_op=True)
-        return work
+    def _start_sums(self, *tensors: Tensor) -> list[dist.Work]:
+        return [dist.all_reduce(tensor, group=self.group, async_op=True) for tensor in tensors if tensor.numel()]
 
 
 def _is_worth_compressing(gradient: Tensor, rank: int) -> bool:

@@ -112,16 +112,17 @@ class Checkpointed(nn.Module):
         return self.leave(x)
 
 
-class CheckpointedFromTheStart(nn.Module):
-    """The last bucket to be launched fills up inside a re-entrant backward, and one block runs twice."""
+class CheckpointedTwice(nn.Module):
+    """One block runs in two re-entrant checkpoints, with or without a layer before them."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, from_the_start: bool) -> None:
         super().__init__()
+        self.enter = nn.Identity() if from_the_start else nn.Linear(WIDTH, WIDTH)
         self.block = nn.Linear(WIDTH, WIDTH)
         self.leave = nn.Linear(WIDTH, 4)
 
     def forward(self, x: Tensor, rank: int) -> Any:
-        x = x.clone().requires_grad_()
+        x = self.enter(x.clone().requires_grad_())
         x = checkpoint(self.block, x, use_reentrant=True).tanh()
         return self.leave(checkpoint(self.block, x, use_reentrant=True))
 

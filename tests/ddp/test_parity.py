@@ -78,9 +78,11 @@ def test_activation_checkpointing(gloo_pair: GlooPair, use_reentrant: bool, name
     check(gloo_pair.run(train_three_ways, build, SETTINGS[name]))
 
 
+@pytest.mark.parametrize("from_the_start", [True, False])
 @pytest.mark.parametrize("name", ["static graph", "static graph, views"])
-def test_a_block_checkpointed_twice_needs_a_static_graph(gloo_pair: GlooPair, name: str) -> None:
-    check(gloo_pair.run(train_three_ways, models.CheckpointedFromTheStart, SETTINGS[name]))
+def test_a_block_checkpointed_twice_needs_a_static_graph(gloo_pair: GlooPair, name: str, from_the_start: bool) -> None:
+    build = partial(models.CheckpointedTwice, from_the_start=from_the_start)
+    check(gloo_pair.run(train_three_ways, build, SETTINGS[name]))
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,13 @@ def gradients_missing(rank: int, missing: Sequence[str], frozen: Sequence[str], 
     return RunError(what + reason)
 
 
-def ready_twice(rank: int, name: str) -> RunError:
+def ready_twice(rank: int, name: str, *, is_static: bool) -> RunError:
     """A parameter reported a gradient after its part of the bucket was filled."""
+    if is_static:
+        return RunError(
+            f"Rank {rank}: {name} got a gradient that it did not get in the first step: a graph that changes is not "
+            "static; leave static_graph out."
+        )
     return RunError(
         f"Rank {rank}: {name} got a second gradient before the first backward was over, when its bucket was filled "
         "already: run one backward a forward, do not use parameters outside forward or in two re-entrant "

@@ -21,10 +21,10 @@ from workloads.ddp.buckets import Bucket, Reduction
 CommHook = Callable[[Any, Any], Future[Tensor]]
 """`hook(state, bucket)` starts the communication of one bucket and returns a future of its averaged buffer."""
 
-HANG_ON_GLOO = frozenset(
-    {"powerSGD_hook", "batched_powerSGD_hook", "quantization_pertensor_hook", "quantization_perchannel_hook"}
-)
-"""They wait for a second collective inside the callback of the first, and so block gloo's two worker threads."""
+HANG_ON_GLOO = ("powerSGD_hook", "batched_powerSGD_hook")
+"""They wait for a second collective in the callback of a first, and so block gloo's two threads with two buckets."""
+FAIL_ON_GLOO = ("quantization_pertensor_hook", "quantization_perchannel_hook")
+"""They do so too, and fail there even with one."""
 
 
 class GradBucket:
@@ -86,10 +86,10 @@ def check_hook(hook: CommHook, backend: str, *, is_one_bucket: bool) -> None:
     # The wrappers fp16_compress_wrapper(hook) and bf16_compress_wrapper(hook) keep the hook in their closure.
     inner = inspect.getclosurevars(hook).nonlocals.get("hook", hook) if inspect.isfunction(hook) else hook
     name = getattr(inner, "__name__", "")
-    if backend == "gloo" and name in HANG_ON_GLOO and not is_one_bucket:
+    if backend == "gloo" and (name in FAIL_ON_GLOO or (name in HANG_ON_GLOO and not is_one_bucket)):
         raise UsageError(
-            f"{name} hangs on gloo as soon as two buckets are under way: register powersgd:<rank> by name "
-            "(workloads.ddp.hooks.register_named_hook), or set bucket_cap_mb so high that there is one bucket."
+            f"{name} fails or hangs on gloo: register powersgd:<rank>, bf16 or fp16 by name instead "
+            "(workloads.ddp.hooks.register_named_hook)."
         )
 
 

@@ -117,7 +117,8 @@ class BucketedDDP(nn.Module, Joinable):
             raise UsageError(
                 "BucketedDDP computes on one device: give device_ids at most one, and before output_device."
             )
-        self._device = torch.device(device_ids[0]) if device_ids else None
+        first = device_ids[0] if device_ids else None
+        self._device = torch.device("cuda", first) if isinstance(first, int) else first
         self.config = DDPConfig(
             world_size=dist.get_world_size(self.process_group),
             backend=_backend_of(self.process_group, next(module.parameters()).device),

@@ -23,7 +23,6 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Variable
 from torch.autograd.graph import get_gradient_edge
-from torch.futures import Future
 from torch.nn import Parameter
 
 from advisor.bucketing import assign_first, assign_rebuilt, bucket_limits, first_limits
@@ -159,7 +158,7 @@ class Reducer:
 
     def _mark_ready(self, index: int) -> None:
         if self._is_ready[index]:
-            raise ready_twice(self._rank, self.names[index])
+            raise ready_twice(self._rank, self.names[index], is_static=self.config.static_graph)
         self._is_ready[index] = True
         if self.record_gradient_marks:
             mark_moment(marks.GRADIENT_READY, index)
@@ -197,7 +196,7 @@ class Reducer:
             return work
         hook, state = self.hook
         future = hook(state, GradBucket(self.buckets[index], buffer, is_last=index == len(self.buckets) - 1))
-        if not isinstance(future, Future):
+        if not isinstance(future, torch.Future):
             raise UsageError(f"The comm hook returned {future!r}: it must return a torch.futures.Future of its tensor.")
         return future
 
@@ -261,7 +260,7 @@ class Reducer:
         missing = [index for index, is_ready in enumerate(self._is_ready) if not is_ready]
         frozen = [index for index in missing if not self.parameters[index].requires_grad]
         if self.config.static_graph:
-            advice = "a graph that differs from the first step's is not static; leave static_graph out."
+            advice = "a graph that changes is not static; leave static_graph out."
         elif self._is_searching:
             advice = "let every output of forward take part in the loss."
         else:
