@@ -12,13 +12,15 @@ import typer
 from advisor.cli._failures import require
 from advisor.cli._progress import show_progress
 from advisor.errors import UsageError
+from workloads.job import WORKLOADS, JobSpec, Precision
 
+NAMES = ", ".join(workload.name for workload in WORKLOADS)
 SETTINGS = "Settings of DistributedDataParallel"
 
 
 def run(
     workload: Annotated[
-        str, typer.Argument(metavar="WORKLOAD", help="mlp, gpt, or your own as module:factory or file.py:factory.")
+        str, typer.Argument(metavar="WORKLOAD", help=f"{NAMES}, or your own as module:factory or file.py:factory.")
     ],
     nproc: Annotated[int, typer.Option(min=1, metavar="N", help="Training processes on this machine.")] = 2,
     preset: Annotated[
@@ -27,6 +29,9 @@ def run(
     option: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Of the workload itself, such as head=tied.")
     ] = None,
+    precision: Annotated[
+        Precision, typer.Option(help="bf16 casts the model; autocast and amp only its computation.")
+    ] = "float32",
     steps: Annotated[int, typer.Option(min=1, metavar="N", help="Optimizer steps to record.")] = 16,
     out: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Folder to record into; default runs/<workload>-<time>.")
@@ -71,7 +76,6 @@ def run(
     """Train on this machine under the profiler and leave a run folder to analyze."""
     require("torch", "workloads", "run")
     from advisor.schema import DDPConfig
-    from workloads.job import JobSpec
     from workloads.launch import record_run
     from workloads.requests import RecordRequest
 
@@ -87,7 +91,7 @@ def run(
         find_unused_parameters=find_unused_parameters,
     )
     request = RecordRequest(
-        job=JobSpec(workload=workload, preset=preset, options=_read_options(option or [])),
+        job=JobSpec(workload=workload, preset=preset, precision=precision, options=_read_options(option or [])),
         config=config,
         out=None if out is None else str(out),
         num_steps=steps,
