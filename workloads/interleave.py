@@ -21,13 +21,12 @@ import torch.distributed as dist
 
 from advisor.schema import DDPConfig
 from workloads.exchange import Reporter
-from workloads.job import Job, JobContext, build_job
+from workloads.factories import build_job
+from workloads.job import Job, JobContext
 from workloads.requests import SweepRequest
 from workloads.sweep_store import State, SweepStore
-from workloads.train import Place, Training, settle_config
+from workloads.train import Place, Training, num_settling_steps, settle_config
 
-WARMUP_STEPS = 3
-"""DDP's first step, the one after which buckets are rebuilt, and one more; with a static graph another."""
 MIN_ROUNDS = 3
 """Below this there is no interval; measured whatever the budget says."""
 
@@ -93,7 +92,7 @@ class _Log:
 
 def _warm_up(job: Job, config: DDPConfig, place: Place) -> Training:
     training = Training(replace(job, model=copy.deepcopy(job.model)), settle_config(config, place), place)
-    for _ in range(WARMUP_STEPS + config.static_graph):
+    for _ in range(num_settling_steps(config)):
         training.step()
     dist.barrier()
     return training

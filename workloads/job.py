@@ -1,4 +1,4 @@
-"""What can be trained, profiled and swept: a `Job`, and the factory that builds one on every rank.
+"""What can be trained, profiled and swept: a `Job`, and what the factory that builds one on every rank is told.
 
 A factory is any callable `(JobContext) -> Job`. The reference workloads are factories of this package; a person's own
 is named by `module:factory` or `path/to/file.py:factory` and found from the working directory.
@@ -6,12 +6,9 @@ is named by `module:factory` or `path/to/file.py:factory` and found from the wor
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
@@ -23,8 +20,9 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-Precision = Literal["float32", "bf16", "autocast"]
-"""`bf16` casts the model, so gradients travel in 16 bits; `autocast` keeps float32 parameters and gradients."""
+Precision = Literal["float32", "bf16", "autocast", "amp"]
+"""`bf16` casts the model, so gradients travel in 16 bits; `autocast` (bf16) and `amp` (fp16, with its loss scaled)
+compute in 16 bits while parameters and gradients stay float32."""
 
 PRESETS = ("tiny", "small", "large")
 """For tests, for two CPU cores, for a GPU."""
@@ -42,6 +40,11 @@ class Workload:
 WORKLOADS: tuple[Workload, ...] = (
     Workload("mlp", "workloads.models.mlp:build_job", "equal linear layers: gradients become ready at a steady pace"),
     Workload("gpt", "workloads.models.gpt:build_job", "a small transformer; option head=tied or head=untied"),
+    Workload("resnet", "workloads.models.resnet:build_job", "convolutions, and BatchNorm buffers to broadcast"),
+    Workload("wide-embedding", "workloads.models.embedding:build_wide_job", "one big gradient, ready last of all"),
+    Workload("tied-embedding", "workloads.models.embedding:build_tied_job", "the same, shared with the head"),
+    Workload("moe-unused", "workloads.models.moe:build_job", "experts without a gradient on some steps"),
+    Workload("straggler", "workloads.models.straggler:build_job", "one late rank; options rank=1 and delay_ms=150"),
 )
 
 
@@ -66,8 +69,26 @@ class JobContext:
     world_size: int
     device: torch.device
 
-    def generator(self, *keys: int) -> torch.Generator:
-        """A CPU generator that depends on nothing but the seed and `keys`, such as rank and step."""
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of parameters and samples."""
+        import torch
+
+        return torch.bfloat16 if self.spec.precision == "bf16" else torch.float32
+
+    def randn(self, *shape: int, keys: tuple[int, ...]) -> torch.Tensor:
+        """Normal noise that depends on nothing but the seed and `keys`, such as rank and micro-step."""
+        import torch
+
+        return torch.randn(shape, generator=self._generator(keys)).to(self.device, self.dtype)
+
+    def randint(self, high: int, *shape: int, keys: tuple[int, ...]) -> torch.Tensor:
+        """Integers from 0 to below `high`, likewise."""
+        import torch
+
+        return torch.randint(high, shape, generator=self._generator(keys)).to(self.device)
+
+    def _generator(self, keys: tuple[int, ...]) -> torch.Generator:
         import torch
 
         return torch.Generator().manual_seed(hash((self.spec.seed, *keys)) % 2**63)
@@ -82,12 +103,23 @@ class Job:
         loss: `loss(wrapped_model, batch)`, the mean over the batch as a scalar tensor.
         batches: `batches(rank, micro_step)`, or an iterable of this rank's batches that starts anew when it ends.
         optimizer: `optimizer(parameters)`.
+        weight: `weight(batch)`, the number of samples or tokens that `loss` is the mean of; give it where that
+            number differs between ranks or micro-steps. None: every batch counts the same.
+        max_gradient_norm: Where to clip the norm of all averaged gradients together; None never clips.
+        leaves_parameters_unused: Whether a step may leave parameters without a gradient.
+        scales_loss: Whether a gradient scaler guards float16 gradients against underflow.
+        compiles: Whether to run the model through torch.compile.
     """
 
     model: nn.Module
     loss: Callable[[nn.Module, Any], torch.Tensor]
     batches: Callable[[int, int], Any] | Iterable[Any]
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+    weight: Callable[[Any], float] | None = None
+    max_gradient_norm: float | None = None
+    leaves_parameters_unused: bool = False
+    scales_loss: bool = False
+    compiles: bool = False
 
 
 def check_spec(spec: JobSpec) -> None:
@@ -109,65 +141,9 @@ def check_spec(spec: JobSpec) -> None:
         raise UsageError(f"There is no preset {spec.preset!r} of {spec.workload}: choose one of {', '.join(PRESETS)}.")
 
 
-def build_job(context: JobContext) -> Job:
-    """Builds the job named by `context.spec`, with torch's global generator at the spec's seed.
-
-    Raises:
-        UsageError: The workload cannot be found, or its factory returned something else than a `Job`.
-    """
-    import torch
-
-    check_spec(context.spec)
-    factory = resolve_factory(context.spec.workload)
-    torch.manual_seed(context.spec.seed)
-    job = factory(context)
-    if not isinstance(job, Job):
-        raise UsageError(
-            f"The factory {context.spec.workload} returned a {type(job).__name__}: it has to return a "
-            "workloads.job.Job(model, loss, batches, optimizer)."
-        )
-    return job
-
-
-def resolve_factory(workload: str) -> Callable[[JobContext], Job]:
-    """Finds the factory behind a workload's name, `module:factory` or `file.py:factory`.
-
-    Raises:
-        UsageError: There is no such file, module or factory.
-    """
-    reference = next((known.factory for known in WORKLOADS if known.name == workload), workload)
-    module_name, _, attribute = reference.rpartition(":")
-    module = _load_file(Path(module_name)) if module_name.endswith(".py") else _load_module(module_name)
-    factory = getattr(module, attribute, None)
-    if not callable(factory):
-        raise UsageError(f"{module_name} has no factory {attribute!r}: name a function that takes a JobContext.")
-    return factory  # type: ignore[no-any-return]
-
-
-def _load_module(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        # Only the module that was asked for may be missing; what it imports itself is the person's own traceback.
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise
-        raise UsageError(
-            f"There is no module {name!r} to take the workload from: run from the folder that holds it."
-        ) from error
-
-
 def _check_file(module_name: str) -> None:
     if module_name.endswith(".py") and not Path(module_name).is_file():
         raise UsageError(f"There is no file {module_name} to take the workload from: check the path.")
-
-
-def _load_file(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 Options = TypeVar("Options", bound=Struct)

@@ -38,9 +38,8 @@ from workloads.run_folder import (
     publish_trace,
     trace_name,
 )
+from workloads.train import num_settling_steps
 
-SETTLING_STEPS = 3
-"""Until buckets are rebuilt and allocators are warm; one more for a static graph."""
 PROFILER_WARMUP_STEPS = 2
 """The first collectives after the profiler starts are transients."""
 CHUNK_BYTES = 1 << 20
@@ -117,7 +116,7 @@ def record(
 
 def num_skipped_steps(config: DDPConfig) -> int:
     """Steps that run before the first recorded one."""
-    return SETTLING_STEPS + int(config.static_graph) + PROFILER_WARMUP_STEPS
+    return num_settling_steps(config) + PROFILER_WARMUP_STEPS
 
 
 @contextmanager
@@ -134,11 +133,12 @@ def _gradient_marks(model: nn.Module) -> Iterator[None]:
 
 
 def _profiler(folder: Path, device: torch.device, config: DDPConfig, num_steps: int) -> profile:
-    skip_first = num_skipped_steps(config) - PROFILER_WARMUP_STEPS
     trace = folder / PARTIAL / trace_name(dist.get_rank())
     return profile(
         activities=[ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else []),
-        schedule=schedule(skip_first=skip_first, wait=0, warmup=PROFILER_WARMUP_STEPS, active=num_steps, repeat=1),
+        schedule=schedule(
+            skip_first=num_settling_steps(config), wait=0, warmup=PROFILER_WARMUP_STEPS, active=num_steps, repeat=1
+        ),
         on_trace_ready=partial(_export, trace),
         record_shapes=True,
     )

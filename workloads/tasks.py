@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from workloads.exchange import Reporter
+from workloads.factories import build_job
 from workloads.interleave import measure_in_turns
-from workloads.job import JobContext, build_job
+from workloads.job import JobContext
 from workloads.manifest import RunLabel
 from workloads.record import num_skipped_steps, record
 from workloads.requests import RecordRequest, Request, SweepRequest

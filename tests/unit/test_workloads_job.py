@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
 
 from advisor.errors import UsageError
-from workloads.job import PRESETS, WORKLOADS, Job, JobContext, JobSpec, build_job, check_spec
+from workloads.factories import build_job
+from workloads.job import PRESETS, WORKLOADS, Job, JobContext, JobSpec, check_spec
 
 FACTORY = """
 import torch
@@ -38,10 +40,9 @@ def test_a_reference_job_is_reproducible_and_its_ranks_read_different_samples(na
     assert loss_of(first, rank=0, micro_step=3) != loss_of(first, rank=1, micro_step=3)
 
 
-@pytest.mark.parametrize("name", [workload.name for workload in WORKLOADS])
-def test_every_preset_of_a_reference_job_exists(name: str) -> None:
-    module = __import__(f"workloads.models.{name.replace('-', '_')}", fromlist=["PRESETS"])
-    assert tuple(module.PRESETS) == PRESETS
+@pytest.mark.parametrize("factory", [workload.factory for workload in WORKLOADS])
+def test_every_preset_of_a_reference_job_exists(factory: str) -> None:
+    assert tuple(import_module(factory.partition(":")[0]).PRESETS) == PRESETS
 
 
 def test_a_tied_head_shares_the_embedding() -> None:
@@ -53,7 +54,7 @@ def test_a_tied_head_shares_the_embedding() -> None:
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        (JobSpec(workload="gtp"), "no workload 'gtp': choose one of mlp, gpt"),
+        (JobSpec(workload="gtp"), "no workload 'gtp': choose one of mlp, gpt, resnet"),
         (JobSpec(workload="gpt", preset="huge"), "no preset 'huge' of gpt: choose one of tiny, small, large"),
     ],
 )

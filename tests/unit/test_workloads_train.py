@@ -11,7 +11,8 @@ from torch import nn
 from advisor.errors import UsageError
 from advisor.schema import DDPConfig, RunManifest
 from tests.gloo_pair import GlooPair
-from workloads.job import Job, JobContext, JobSpec, build_job
+from workloads.factories import build_job
+from workloads.job import Job, JobContext, JobSpec
 from workloads.manifest import RunLabel, build_manifest, read_config
 from workloads.train import Place, Training, constructor_arguments, iterate_batches
 

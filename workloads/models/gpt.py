@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from advisor.schema import Struct
 from workloads.job import Job, JobContext, choose_preset, read_options
+from workloads.models.blocks import run_blocks
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """Embedding, blocks, norm and head."""
 
-    def __init__(self, sizes: Sizes, options: Options) -> None:
+    def __init__(self, sizes: Sizes, options: Options, *, checkpointed: bool = False) -> None:
         super().__init__()
         self.token_embedding = nn.Embedding(sizes.vocabulary, sizes.width)
         self.position_embedding = nn.Embedding(sizes.sequence, sizes.width)
@@ -83,13 +84,13 @@ class GPT(nn.Module):
         nn.init.normal_(self.token_embedding.weight, std=0.02)
         if options.head == "tied":
             self.head.weight = self.token_embedding.weight
+        self.checkpointed = checkpointed
 
     def forward(self, tokens_BT: torch.Tensor) -> torch.Tensor:
         """The logits, BTV."""
         positions_T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
         x_BTD = self.token_embedding(tokens_BT) + self.position_embedding(positions_T)
-        for block in self.blocks:
-            x_BTD = block(x_BTD)
+        x_BTD = run_blocks(self.blocks, x_BTD, checkpointed=self.checkpointed)
         logits_BTV: torch.Tensor = self.head(self.norm(x_BTD))
         return logits_BTV
 
@@ -105,9 +106,8 @@ def build_job(context: JobContext) -> Job:
     sizes = choose_preset(PRESETS, context)
 
     def batches(rank: int, micro_step: int) -> torch.Tensor:
-        shape = (sizes.batch_size, sizes.sequence + 1)
-        generator = context.generator(rank, micro_step)
-        return torch.randint(sizes.vocabulary, shape, generator=generator).to(context.device)
+        return context.randint(sizes.vocabulary, sizes.batch_size, sizes.sequence + 1, keys=(rank, micro_step))
 
-    model = GPT(sizes, read_options(Options, context))
+    checkpointed = context.spec.activation_checkpointing
+    model = GPT(sizes, read_options(Options, context), checkpointed=checkpointed)
     return Job(model=model, loss=loss, batches=batches, optimizer=partial(torch.optim.AdamW, lr=3e-4, fused=True))

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from workloads.job import Job, JobContext, choose_preset
+from workloads.models.blocks import run_blocks
 
 
 @dataclass(frozen=True)
@@ -30,18 +31,25 @@ PRESETS = {
 }
 
 
-class MLP(nn.Module):
-    """`num_layers` times Linear(D, D) and ReLU."""
+class Layer(nn.Linear):
+    """Linear(D, D) and ReLU."""
 
-    def __init__(self, sizes: Sizes) -> None:
+    def forward(self, x_BD: torch.Tensor) -> torch.Tensor:
+        """The activations, BD."""
+        return functional.relu(super().forward(x_BD))
+
+
+class MLP(nn.Module):
+    """`num_layers` equal layers."""
+
+    def __init__(self, sizes: Sizes, *, checkpointed: bool = False) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(sizes.width, sizes.width) for _ in range(sizes.num_layers))
+        self.layers = nn.ModuleList(Layer(sizes.width, sizes.width) for _ in range(sizes.num_layers))
+        self.checkpointed = checkpointed
 
     def forward(self, x_BD: torch.Tensor) -> torch.Tensor:
         """The last layer's activations, BD."""
-        for layer in self.layers:
-            x_BD = functional.relu(layer(x_BD))
-        return x_BD
+        return run_blocks(self.layers, x_BD, checkpointed=self.checkpointed)
 
 
 def loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
@@ -55,8 +63,8 @@ def build_job(context: JobContext) -> Job:
     sizes = choose_preset(PRESETS, context)
 
     def batches(rank: int, micro_step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        shape = (2, sizes.batch_size, sizes.width)
-        x_BD, target_BD = torch.randn(shape, generator=context.generator(rank, micro_step)).to(context.device)
+        x_BD, target_BD = context.randn(2, sizes.batch_size, sizes.width, keys=(rank, micro_step))
         return x_BD, target_BD
 
-    return Job(model=MLP(sizes), loss=loss, batches=batches, optimizer=partial(torch.optim.SGD, lr=0.01))
+    model = MLP(sizes, checkpointed=context.spec.activation_checkpointing)
+    return Job(model=model, loss=loss, batches=batches, optimizer=partial(torch.optim.SGD, lr=0.01))
