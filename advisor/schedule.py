@@ -67,10 +67,12 @@ def classify_collective(collective: Collective) -> CollectiveRole:
     """What a collective is for, from its kind, dtype, size and the phase of its launch.
 
     DDP reduces buckets during backward in the gradients' dtype; its mark of unused parameters is an integer
-    all-reduce; it broadcasts buffers before forward; `Join` sends single elements.
+    all-reduce; it broadcasts buffers before forward; `Join` sends single elements before forward and during backward.
     """
     if collective.kind == "broadcast" and collective.phase in ("forward", "data", "other"):
         return "buffer"
+    if collective.kind == "all_reduce" and collective.phase == "forward" and collective.num_elements == 1:
+        return "join"
     if collective.kind != "all_reduce" or collective.phase not in ("backward", "gradient_finish"):
         return "other"
     if collective.dtype and not is_floating(collective.dtype):
@@ -120,7 +122,7 @@ def _build_schedule(
     if timeline.trace.device_type == "cuda":
         blocking, host_tail = _find_device_blocking(timeline, backward, finish, last)
     else:
-        blocking = _find_host_blocking(timeline, finish, last)
+        blocking = _find_host_blocking(timeline, backward, finish, last)
     shares = _share_blocking(blocking, last, match_of)
     gradients, ready_host = _find_gradients(timeline, backward)
     return StepSchedule(
@@ -229,12 +231,7 @@ def _find_gradients(timeline: RankTimeline, backward: PhaseSpan) -> tuple[tuple[
 
 def find_device_done(timeline: RankTimeline, host_ns: int) -> int:
     """When the last compute kernel that the host had launched by `host_ns` ended; at least `host_ns` itself."""
-    device = timeline.device
-    launches = device["launch_ns"].to_numpy()
-    low, high = int(np.searchsorted(launches, 0)), int(np.searchsorted(launches, host_ns))
-    rows = device.iloc[low:high]
-    ends = rows["end_ns"].to_numpy()[~rows["communication"].to_numpy()]
-    return max(host_ns, int(ends.max())) if len(ends) else host_ns
+    return max(host_ns, int(timeline.compute_done[np.searchsorted(timeline.launches, host_ns)]))
 
 
 def _find_launch_spans(timeline: RankTimeline, backward: PhaseSpan) -> Intervals:
@@ -259,14 +256,16 @@ def _select(events: pd.DataFrame, start: int, end: int) -> pd.DataFrame:
 # ---------------------------------------------------------------------------------------------------- blocking
 
 
-def _find_host_blocking(timeline: RankTimeline, finish: PhaseSpan | None, buckets: list[Collective]) -> Intervals:
+def _find_host_blocking(
+    timeline: RankTimeline, backward: PhaseSpan, finish: PhaseSpan | None, buckets: list[Collective]
+) -> Intervals:
     """The gaps of the backward thread between its last gradient and the end of the last bucket."""
     if finish is None:
         return build_intervals([], [])
     events = timeline.trace.events
     until = min(finish.host_end_ns, max(bucket.end_ns for bucket in buckets))
-    before = _select(events, finish.host_start_ns - 10**12, finish.host_start_ns)
-    nodes = before["thread"].to_numpy()[match_names(before, lambda name: name.startswith(AUTOGRAD_NODE))]
+    during = _select(events, backward.host_start_ns, backward.host_end_ns)
+    nodes = during["thread"].to_numpy()[match_names(during, lambda name: name.startswith(AUTOGRAD_NODE))]
     rows = events[(events["thread"] == nodes[-1]) & events["category"].isin(OPERATOR)]
     busy = build_intervals(rows["start_ns"], rows["end_ns"])
     return difference(build_intervals([finish.host_start_ns], [until]), busy)

@@ -97,6 +97,10 @@ class RankTimeline:
     """Mask over `trace.events`."""
     device: pd.DataFrame
     """Kernels and copies with `launch_ns` (-1: launched outside the trace), in launch order; empty on CPU."""
+    launches: Times
+    """Every known `launch_ns`."""
+    compute_done: Times
+    """When the first n of them had ended, collectives excepted, for n = 0, 1, 2 and so on."""
 
 
 def build_timeline(trace: Trace) -> RankTimeline:
@@ -104,6 +108,7 @@ def build_timeline(trace: Trace) -> RankTimeline:
     events = trace.events
     communication_rows = find_communication(events)
     device = _link_launches(events, communication_rows)
+    launched = device[device["launch_ns"] >= 0]
     workers = events["thread"][communication_rows].unique()
     host = events[events["category"].isin(OPERATOR | ANNOTATION) & ~events["thread"].isin(workers)]
     if trace.device_type == "cuda":
@@ -122,6 +127,8 @@ def build_timeline(trace: Trace) -> RankTimeline:
         communication=_rows_to_intervals(events, communication_rows),
         communication_rows=communication_rows,
         device=device,
+        launches=launched["launch_ns"].to_numpy(),
+        compute_done=_reach_compute(launched),
     )
 
 
@@ -188,7 +195,7 @@ def _build_steps(
     launched = device[device["launch_ns"] >= 0]
     launches = launched["launch_ns"].to_numpy()
     everything = _reach(launched["end_ns"].to_numpy())
-    compute = _reach(np.where(launched["communication"], 0, launched["end_ns"]))
+    compute = _reach_compute(launched)
     left_over = _find_left_over(device, windows[0][1])
     host_bound = _find_host_bound(device, windows[0][1], max(device["end_ns"].max(), windows[-1][2]))
     steps: list[StepTimeline] = []
@@ -217,6 +224,10 @@ def _find_left_over(device: pd.DataFrame, host_start: int) -> int:
 def _reach(ends: Times) -> Times:
     """When the first n launches had all ended, for n = 0, 1, 2 and so on."""
     return np.concatenate([[0], np.maximum.accumulate(ends)]).astype(np.int64) if len(ends) else np.zeros(1, np.int64)
+
+
+def _reach_compute(launched: pd.DataFrame) -> Times:
+    return _reach(np.where(launched["communication"], 0, launched["end_ns"]))
 
 
 def _find_host_bound(device: pd.DataFrame, start: int, end: int) -> Intervals:

@@ -107,7 +107,8 @@ class RankTrace:
         self, launch: float, start: float, end: float, elements: int, *, kind: str = "all_reduce", dtype: str = "Float",
         group: str = "0", sequence: int | None = None,
     ) -> None:  # fmt: skip
-        """A collective kernel that carries its own arguments, as torch 2.2 and newer write them."""
+        """A collective kernel that carries its own arguments, as torch 2.2 and newer write them, and its operator."""
+        self.operator(C10D_OPERATORS[kind], launch, launch + 2)
         args = describe_collective(elements, kind=kind, dtype=dtype, group=group)
         self.kernel(
             launch, start, end, ALL_REDUCE_KERNEL, stream=NCCL_STREAM,
