@@ -25,10 +25,10 @@ check: .venv/installed-dev ## Lint, format, types, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: .venv/installed-dev ## Run the benchmarks
+bench: .venv/installed-dev ## Run the benchmarks and write benchmarks/results/
 	$(BIN)/python -m benchmarks
 
-docs: .venv/installed-dev ## Write the parts of docs/ that come from the code
+docs: .venv/installed-dev ## Write docs/commands.md and docs/schema/ from the code
 	mkdir -p docs/schema
 	for name in report manifest prediction config; do $(BIN)/ddp-advisor schema $$name > docs/schema/$$name.json || exit; done
 	$(BIN)/python -m typer advisor.cli utils docs --name ddp-advisor --output docs/commands.md

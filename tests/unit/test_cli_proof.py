@@ -9,8 +9,9 @@ import pytest
 
 from advisor.cli.demo import say_outcome
 from advisor.cli.proof import apply_change, attach_sweep, choose_arms, judge
-from advisor.schema import Estimate, Report, Sweep, SweepArm
-from tests.builders import GLOO_CONFIG, gloo_report, recommendation, swept_report
+from advisor.pipeline import what_if
+from advisor.schema import Estimate, GradientReady, RankProfile, Report, StepProfile, Sweep, SweepArm
+from tests.builders import GLOO_CONFIG, MIB, gloo_report, recommendation, swept_report
 
 MS = 1_000_000
 ADVISED = msgspec.structs.replace(GLOO_CONFIG, bucket_cap_mb=8.0)
@@ -82,6 +83,59 @@ def test_a_change_touches_only_its_fields() -> None:
     assert apply_change(GLOO_CONFIG, _advice(1, 2)) == ADVISED
     listed = apply_change(GLOO_CONFIG, recommendation(change={"bucket_cap_mb_list": [1.0, 25.0]}))
     assert listed.bucket_cap_mb_list == (1.0, 25.0)
+
+
+def _rank_profile(rank: int) -> RankProfile:
+    """A backward of 100 ms with 20 gradients of 1 MiB, one every 5 ms, in a step of 150 ms."""
+    return RankProfile(
+        rank=rank,
+        data_ns=0,
+        forward_ns=40 * MS,
+        backward_ns=100 * MS,
+        optimizer_ns=10 * MS,
+        other_ns=0,
+        host_bound_fraction=0.0,
+        gradients=tuple(
+            GradientReady(
+                index=i,
+                num_bytes=MIB,
+                dtype="float32",
+                ready_host_ns=(i + 1) * 5 * MS,
+                ready_device_ns=(i + 1) * 5 * MS,
+            )
+            for i in range(20)
+        ),
+    )
+
+
+PROFILE = StepProfile(
+    device_type="cpu",
+    num_steps=4,
+    num_micro_steps=1,
+    sizes_known=True,
+    ranks=(_rank_profile(0), _rank_profile(1)),
+    slowest=_rank_profile(-1),
+)
+
+
+def test_the_first_advice_is_measured_beside_today() -> None:
+    today, candidate = choose_arms(gloo_report(step_profile=PROFILE, recommendations=(_advice(8, 12),)))
+    assert (today.name, today.config) == ("today", GLOO_CONFIG)
+    assert (candidate.name, candidate.config) == ("bucket_cap_mb 8 MiB", ADVISED)
+    assert today.predicted_ns is not None
+    assert candidate.predicted_ns is not None
+    assert candidate.predicted_ns.value < today.predicted_ns.value
+
+
+def test_without_advice_the_shortest_predicted_step_is_measured() -> None:
+    report = gloo_report(step_profile=PROFILE, recommendations=())
+    candidate = choose_arms(report)[1]
+    assert candidate.config.bucket_cap_mb is not None
+    assert candidate.config == msgspec.structs.replace(GLOO_CONFIG, bucket_cap_mb=candidate.config.bucket_cap_mb)
+    assert candidate.predicted_ns == what_if(report, candidate.config).step_ns
+    eight = what_if(report, ADVISED).step_ns
+    assert candidate.predicted_ns is not None
+    assert candidate.predicted_ns.value <= eight.value
 
 
 def test_nothing_is_measured_where_replay_cannot_predict() -> None:

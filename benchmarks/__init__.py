@@ -1,0 +1,1 @@
+"""Measurements of this project itself; `python -m benchmarks` runs them and writes `results/`."""

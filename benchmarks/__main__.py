@@ -1,0 +1,21 @@
+"""Runs every benchmark, or those that are named: `python -m benchmarks [NAME…]`."""
+
+from __future__ import annotations
+
+import sys
+
+from benchmarks import start_up
+
+BENCHMARKS = {"start_up": start_up.run}
+
+
+def main() -> None:
+    """Runs the benchmarks named on the command line, else all of them."""
+    unknown = set(sys.argv[1:]) - set(BENCHMARKS)
+    if unknown:
+        sys.exit(f"error: There is no benchmark {min(unknown)!r}: choose of {', '.join(BENCHMARKS)}.")
+    for name in sys.argv[1:] or BENCHMARKS:
+        BENCHMARKS[name]()
+
+
+main()
