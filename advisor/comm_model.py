@@ -88,8 +88,7 @@ def collect_transfers(
         reference = match.members[0]
         start, end = spans[index]
         near = spans[max(0, index - concurrency * 4) : index + concurrency * 4]
-        own = build_intervals([start - match.offsets_ns[0]], [end - match.offsets_ns[0]])
-        busy = max(_busy_fraction(member, match, compute_of[member.rank]) for member in match.members if len(own))
+        busy = max(_busy_fraction(member, match, compute_of[member.rank]) for member in match.members)
         transfers.append(
             Transfer(
                 key=(reference.process_group, str(reference.kind), reference.dtype),
@@ -122,11 +121,14 @@ def _busy_fraction(member: Collective, match: MatchedCollective, compute: npt.ND
 
 
 def fit_comm_models(transfers: Sequence[Transfer], world_size: int, backend: Backend) -> list[CommFit]:
-    """Fits one model per process group, kind and dtype that has samples."""
+    """Fits one model per process group, kind and dtype that has samples: complete ones where there are any."""
     groups: dict[tuple[str, str, str], list[Transfer]] = defaultdict(list)
     for transfer in transfers:
         groups[transfer.key].append(transfer)
-    return [_fit_group(key, samples, world_size, USUAL_LATENCY_NS[backend]) for key, samples in groups.items()]
+    return [
+        _fit_group(key, [s for s in samples if s.complete] or samples, world_size, USUAL_LATENCY_NS[backend])
+        for key, samples in groups.items()
+    ]
 
 
 @dataclass(frozen=True)
