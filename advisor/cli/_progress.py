@@ -19,14 +19,14 @@ def show_progress(title: str, *, visible: bool = True) -> Iterator[OnProgress]:
         visible: False hides the bar even on a terminal.
     """
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        TaskProgressColumn(),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console, transient=True, disable=not (visible and console.is_terminal)) as bar:
