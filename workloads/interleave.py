@@ -23,9 +23,11 @@ from advisor.schema import DDPConfig
 from workloads.exchange import Reporter
 from workloads.factories import build_job
 from workloads.job import Job, JobContext
+from workloads.place import Place, settle_config
 from workloads.requests import SweepRequest
 from workloads.sweep_store import State, SweepStore
-from workloads.train import Place, Training, num_settling_steps, settle_config
+from workloads.train import Training
+from workloads.wrap import num_settling_steps
 
 MIN_ROUNDS = 3
 """Below this there is no interval; measured whatever the budget says."""

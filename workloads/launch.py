@@ -20,9 +20,10 @@ from pathlib import Path
 import msgspec
 
 from advisor.errors import AdvisorError, InputError, RunError, UsageError
+from advisor.schema import read_json
 from workloads.exchange import REQUEST, STDERR, STDOUT, ProgressReader, read_first_failure, read_pids
 from workloads.job import check_spec
-from workloads.requests import RecordRequest, Request
+from workloads.requests import CheckRequest, CheckResult, CheckResults, RecordRequest, Request
 from workloads.run_folder import abandon_run_folder, default_run_folder, open_run_folder
 
 WORKER = Path(__file__).resolve().parent / "worker.py"
@@ -65,6 +66,30 @@ def record_run(request: RecordRequest, on_progress: OnProgress | None = None, *,
         abandon_run_folder(folder)
         raise
     return folder
+
+
+def check_run(
+    request: CheckRequest, on_progress: OnProgress | None = None, *, timeout_s: float = 600.0
+) -> tuple[CheckResult, ...]:
+    """Checks on `request.config.world_size` local processes that a job trains there what it would train on one.
+
+    Args:
+        request: The job and its settings; `out` is chosen here.
+        on_progress: Called after each check.
+        timeout_s: Limit for all checks together.
+
+    Returns:
+        Every check with its answer; one that says no is no error.
+
+    Raises:
+        UsageError: The workload, preset or setting cannot be meant.
+        RunError: A rank failed, or the checks took too long.
+    """
+    check_spec(request.job)
+    with tempfile.TemporaryDirectory(prefix="ddp-advisor-") as folder:
+        out = Path(folder) / "results.json"
+        launch(msgspec.structs.replace(request, out=str(out)), on_progress, timeout_s=timeout_s)
+        return read_json(CheckResults, out).results
 
 
 def launch(

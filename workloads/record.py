@@ -38,7 +38,7 @@ from workloads.run_folder import (
     publish_trace,
     trace_name,
 )
-from workloads.train import num_settling_steps
+from workloads.wrap import num_settling_steps
 
 PROFILER_WARMUP_STEPS = 2
 """The first collectives after the profiler starts are transients."""

@@ -54,4 +54,28 @@ class SweepRequest(Struct, frozen=True, kw_only=True, tag="sweep"):
         return self.arms[0].config
 
 
-Request = RecordRequest | SweepRequest
+class CheckRequest(Struct, frozen=True, kw_only=True, tag="check"):
+    """Check that a job trains the same model on several ranks as on one; `out` takes the `CheckResults`."""
+
+    job: JobSpec
+    config: DDPConfig
+    out: str = ""
+    device: DeviceChoice = "auto"
+    collective_timeout_s: float = 60.0
+
+
+class CheckResult(Struct, frozen=True, kw_only=True):
+    """One check: what should hold, whether it does, and what was seen."""
+
+    name: str
+    passed: bool
+    message: str
+
+
+class CheckResults(Struct, frozen=True, kw_only=True):
+    """All checks of a job, in their order."""
+
+    results: tuple[CheckResult, ...]
+
+
+Request = RecordRequest | SweepRequest | CheckRequest

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from workloads.check import check_job
 from workloads.exchange import Reporter
 from workloads.factories import build_job
 from workloads.interleave import measure_in_turns
 from workloads.job import JobContext
 from workloads.manifest import RunLabel
+from workloads.place import Place, process_group, settle_config
 from workloads.record import num_skipped_steps, record
-from workloads.requests import RecordRequest, Request, SweepRequest
-from workloads.train import Place, Training, process_group, settle_config
+from workloads.requests import CheckRequest, RecordRequest, Request, SweepRequest
+from workloads.train import Training
 
 
 def run_task(request: Request, reporter: Reporter) -> None:
@@ -20,6 +22,8 @@ def run_task(request: Request, reporter: Reporter) -> None:
                 record_job(request, place, reporter)
             case SweepRequest():
                 measure_in_turns(request, place, reporter)
+            case CheckRequest():
+                check_job(request, place, reporter)
 
 
 def record_job(request: RecordRequest, place: Place, reporter: Reporter) -> None:

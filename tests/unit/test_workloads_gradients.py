@@ -9,7 +9,8 @@ from advisor.schema import DDPConfig
 from tests.gloo_pair import GlooPair
 from workloads.gradients import finish_step, loss_factors
 from workloads.job import Job
-from workloads.train import Place, Training
+from workloads.place import Place
+from workloads.train import Training
 
 CPU = torch.device("cpu")
 TOKENS = ([1.0, 1.0], [3.0] * 6)

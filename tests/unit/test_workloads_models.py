@@ -13,7 +13,8 @@ from advisor.schema import DDPConfig
 from tests.gloo_pair import GlooPair
 from workloads.factories import build_job
 from workloads.job import WORKLOADS, JobContext, JobSpec
-from workloads.train import Place, Training
+from workloads.place import Place
+from workloads.train import Training
 
 CPU = torch.device("cpu")
 OPTIONS = {"straggler": {"delay_ms": "1"}}

@@ -14,7 +14,9 @@ from tests.gloo_pair import GlooPair
 from workloads.factories import build_job
 from workloads.job import Job, JobContext, JobSpec
 from workloads.manifest import RunLabel, build_manifest, read_config
-from workloads.train import Place, Training, constructor_arguments, iterate_batches
+from workloads.place import Place
+from workloads.train import Training, iterate_batches
+from workloads.wrap import constructor_arguments
 
 BASE = DDPConfig(world_size=2, backend="gloo", wrapper="torch")
 
