@@ -12,7 +12,7 @@ from advisor.errors import InputError, RunError, UsageError
 from advisor.schema import DDPConfig, Estimate, Struct, Sweep, SweepArm
 from advisor.statistics import block_estimate, is_tie, noise_floor, paired_ratio, tie_fraction
 from workloads.job import check_spec
-from workloads.launch import OnProgress, launch
+from workloads.processes import OnProgress, launch
 from workloads.requests import Arm, SweepRequest
 from workloads.sweep_store import SweepStore
 

@@ -9,7 +9,7 @@ import pytest
 
 from advisor.errors import RunError, UsageError
 from workloads.exchange import Failure, Progress, ProgressReader, Reporter, leave_failure, leave_pid, read_pids
-from workloads.launch import WORKER, explain_failure, training_environment
+from workloads.processes import WORKER, explain_failure, training_environment
 
 KILLED = """
 W1129 12:00:00.000000 1 torch/distributed/elastic/multiprocessing/api.py:1] Sending process 5 closing signal SIGTERM
