@@ -193,7 +193,7 @@ def _explain(code: VerdictCode, shares: _Shares | None) -> str:
     blocking = f"{_percent(shares.blocking)} of the step"
     wait, last = _percent(shares.wait_of_communication), _percent(shares.straggler_last)
     sentences: dict[VerdictCode, str] = {
-        "straggler": f"Rank {shares.straggler} is late in {last} of the steps, and waiting for late ranks makes up {wait} "
+        "straggler": f"Rank {shares.straggler} is late in {last} of the steps, and waiting for late ranks is {wait} "
         "of communication. Find out why that rank is slow: no bucket size or hook helps.",
         "input_bound": f"Loading data takes {_percent(shares.data)} of the step, more than communication blocks "
         f"({blocking}). Speed up the input first: more workers, pinned memory, prefetching.",
