@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from advisor.cli._again import spell_command
 from advisor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def write_report(report: Report, folder: Path) -> None:
 def tell_where(folder: Path) -> None:
     """Prints where the report is and how to open it as a page."""
     typer.echo(f"\nThe whole report:  {folder / 'report.html'}")
-    typer.echo(f"As a live page:    ddp-advisor report {shlex.quote(str(folder))} --serve")
+    typer.echo(f"As a live page:    {spell_command('report', folder, '--serve')}")
 
 
 def _require_writable(folder: Path) -> None:

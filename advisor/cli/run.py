@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from advisor.cli._again import spell_command
 from advisor.cli._failures import require
 from advisor.cli._progress import show_progress
 from advisor.errors import UsageError
@@ -100,7 +100,7 @@ def run(
     with show_progress(f"Training {workload} on {nproc} processes") as on_progress:
         folder = record_run(request, on_progress)
     typer.echo(f"Recorded {folder}.")
-    typer.echo(f"Analyze it:  ddp-advisor analyze {shlex.quote(str(folder))}")
+    typer.echo(f"Analyze it:  {spell_command('analyze', folder)}")
 
 
 def _read_options(options: list[str]) -> dict[str, str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from advisor.cli._again import spell_command
 from advisor.cli._files import choose_folder
 from advisor.errors import UsageError
 
@@ -52,3 +53,19 @@ def test_a_file_is_no_folder_to_write_into() -> None:
     for out in ("taken", "taken/below"):
         with pytest.raises(UsageError, match=f"cannot be written into {out}: choose a writable folder with --out"):
             choose_folder([Path()], Path(out))
+
+
+@pytest.mark.parametrize(
+    ("started_as", "on_path", "program"),
+    [
+        (".venv/bin/ddp-advisor", False, ".venv/bin/ddp-advisor"),
+        (".venv/bin/ddp-advisor", True, "ddp-advisor"),
+        ("advisor/__main__.py", False, "ddp-advisor"),
+    ],
+)
+def test_the_next_command_can_be_typed_as_it_is_printed(
+    started_as: str, on_path: bool, program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", [started_as])
+    monkeypatch.setattr("shutil.which", lambda name: "/bin/ddp-advisor" if on_path else None)
+    assert spell_command("report", Path("runs/my run"), "--serve") == f"{program} report 'runs/my run' --serve"
