@@ -10,9 +10,10 @@ from __future__ import annotations
 import copy
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -43,8 +44,8 @@ def measure_in_turns(request: SweepRequest, place: Place, reporter: Reporter) ->
         positions, first_round = _agree((log.positions(), log.next_round()))
         trainings = {}
         for position in positions:
-            log.begin(position, "warming")
-            trainings[position] = _warm_up(job, request.arms[position].config, place)
+            on_step = partial(log.begin, position, "warming")
+            trainings[position] = _warm_up(job, request.arms[position].config, place, on_step)
             log.end(position)
         round_index, round_s = first_round, 0.0
         while _agree(round_index < first_round + MIN_ROUNDS or log.leaves(round_s)):
@@ -92,10 +93,12 @@ class _Log:
             self._store.set_state(position, "ready")
 
 
-def _warm_up(job: Job, config: DDPConfig, place: Place) -> Training:
+def _warm_up(job: Job, config: DDPConfig, place: Place, on_step: Callable[[], None]) -> Training:
+    on_step()
     training = Training(replace(job, model=copy.deepcopy(job.model)), settle_config(config, place), place)
     for _ in range(num_settling_steps(config)):
         training.step()
+        on_step()
     dist.barrier()
     return training
 

@@ -23,7 +23,7 @@ import msgspec
 
 from advisor.errors import AdvisorError, InputError, RunError, UsageError
 from workloads.exchange import REQUEST, STDERR, STDOUT, ProgressReader, read_first_failure, read_pids
-from workloads.requests import Request
+from workloads.requests import Request, silence_limit_s
 
 WORKER = Path(__file__).resolve().parent / "worker.py"
 POLL_S = 0.1
@@ -40,16 +40,13 @@ OnProgress = Callable[[int, int, str], None]
 """Called with steps done, steps in all and one line for a person."""
 
 
-def launch(
-    request: Request, on_progress: OnProgress | None = None, *, timeout_s: float, silence_s: float = 300.0
-) -> None:
+def launch(request: Request, on_progress: OnProgress | None = None, *, timeout_s: float) -> None:
     """Runs the task of `request` on `request.config.world_size` processes of this machine until it is done.
 
     Args:
         request: One of the structs of `workloads.requests`.
         on_progress: Called for every report of rank 0.
-        timeout_s: Limit for the whole task.
-        silence_s: Limit between two reports of rank 0.
+        timeout_s: Limit for the whole task; the request has its own for the time between two reports of rank 0.
 
     Raises:
         AdvisorError: The error that a rank raised for a person to read.
@@ -63,7 +60,7 @@ def launch(
         with _ended_by_signals():
             process = _start(exchange, request.config.world_size)
             try:
-                _listen(process, exchange, on_progress or _ignore, (timeout_s, silence_s))
+                _listen(process, exchange, on_progress or _ignore, (timeout_s, silence_limit_s(request)))
             finally:
                 _end(process, exchange)
 

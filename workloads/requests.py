@@ -10,6 +10,9 @@ from workloads.job import JobSpec
 DeviceChoice = Literal["auto", "cpu", "cuda"]
 """`auto` puts NCCL's tensors on the GPU and gloo's on the CPU."""
 
+COMPILATION_S = 300.0
+"""What compiling a model may take, on all ranks at once."""
+
 
 class RecordRequest(Struct, frozen=True, kw_only=True, tag="record"):
     """Train a job under the profiler and leave a run folder.
@@ -22,7 +25,7 @@ class RecordRequest(Struct, frozen=True, kw_only=True, tag="record"):
     out: str | None = None
     num_steps: int = 16
     device: DeviceChoice = "auto"
-    collective_timeout_s: float = 120.0
+    collective_timeout_s: float = 300.0
     command: tuple[str, ...] = ()
 
 
@@ -61,7 +64,7 @@ class CheckRequest(Struct, frozen=True, kw_only=True, tag="check"):
     config: DDPConfig
     out: str = ""
     device: DeviceChoice = "auto"
-    collective_timeout_s: float = 60.0
+    collective_timeout_s: float = 120.0
 
 
 class CheckResult(Struct, frozen=True, kw_only=True):
@@ -79,3 +82,8 @@ class CheckResults(Struct, frozen=True, kw_only=True):
 
 
 Request = RecordRequest | SweepRequest | CheckRequest
+
+
+def silence_limit_s(request: Request) -> float:
+    """How long ranks may wait for each other and nothing be heard of them; more where torch.compile is at work."""
+    return request.collective_timeout_s + (COMPILATION_S if request.job.compile else 0.0)

@@ -13,7 +13,7 @@ from advisor.schema import DDPConfig, Estimate, Struct, Sweep, SweepArm
 from advisor.statistics import block_estimate, is_tie, noise_floor, paired_ratio, tie_fraction
 from workloads.job import check_spec
 from workloads.processes import OnProgress, launch
-from workloads.requests import Arm, SweepRequest
+from workloads.requests import Arm, SweepRequest, silence_limit_s
 from workloads.sweep_store import SweepStore
 
 START_AND_STOP_S = 180.0
@@ -71,8 +71,7 @@ def measure_arms(request: SweepRequest, on_progress: OnProgress | None = None) -
             launch(
                 msgspec.structs.replace(request, budget_s=remaining_s),
                 on_progress,
-                timeout_s=remaining_s + START_AND_STOP_S + request.collective_timeout_s,
-                silence_s=request.collective_timeout_s,
+                timeout_s=remaining_s + START_AND_STOP_S + len(request.arms) * silence_limit_s(request),
             )
             return read_measured(Path(request.database))
         except (RunError, UsageError, InputError) as error:

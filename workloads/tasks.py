@@ -10,13 +10,13 @@ from workloads.job import JobContext
 from workloads.manifest import RunLabel
 from workloads.place import Place, process_group, settle_config
 from workloads.record import num_skipped_steps, record
-from workloads.requests import CheckRequest, RecordRequest, Request, SweepRequest
+from workloads.requests import CheckRequest, RecordRequest, Request, SweepRequest, silence_limit_s
 from workloads.train import Training
 
 
 def run_task(request: Request, reporter: Reporter) -> None:
     """Joins the process group and does what was asked for."""
-    with process_group(request.config.backend, request.device, request.collective_timeout_s) as place:
+    with process_group(request.config.backend, request.device, silence_limit_s(request)) as place:
         match request:
             case RecordRequest():
                 record_job(request, place, reporter)

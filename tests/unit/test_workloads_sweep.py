@@ -69,7 +69,7 @@ def test_a_sweep_goes_on_without_the_arm_that_failed(tmp_path: Path, monkeypatch
     database = tmp_path / "sweep.sqlite"
     launches = []
 
-    def fake_launch(request: SweepRequest, on_progress: object, *, timeout_s: float, silence_s: float) -> None:
+    def fake_launch(request: SweepRequest, on_progress: object, *, timeout_s: float) -> None:
         launches.append(request)
         with SweepStore(database) as store:
             if len(launches) == 1:
