@@ -31,8 +31,8 @@ from scipy.optimize import least_squares
 
 from advisor.collectives import Collective, MatchedCollective
 from advisor.intervals import build_intervals, intersection, total
+from advisor.observation import RankObservation
 from advisor.schema import Backend, CommModel, CommSample, CommSegment, Estimate
-from advisor.timeline import RankTimeline
 
 NUM_RESAMPLES = 100
 SIZE_RATIO_FOR_LATENCY = 1.5
@@ -70,18 +70,18 @@ class CommFit:
 
 
 def collect_transfers(
-    matched: Sequence[MatchedCollective], timelines: Sequence[RankTimeline], *, concurrency: int
+    matched: Sequence[MatchedCollective], observations: Sequence[RankObservation], *, concurrency: int
 ) -> list[Transfer]:
     """Turns matched collectives of known size into samples; the first one after the profiler started is set aside.
 
     Args:
         matched: Collectives seen from all ranks.
-        timelines: The ranks, the reference rank first.
+        observations: The ranks, the reference rank first.
         concurrency: How many collectives the backend runs at once (gloo 2, NCCL 1).
     """
     usable = [match for match in matched[1:] if match.members[0].step is not None and match.members[0].num_bytes > 0]
     usable.sort(key=lambda match: match.last_arrival_ns)
-    compute_of = {timeline.trace.rank: timeline.compute for timeline in timelines}
+    compute_of = {observation.rank: observation.compute for observation in observations}
     spans = [(match.last_arrival_ns, match.last_arrival_ns + match.transfer_ns) for match in usable]
     transfers = []
     for index, match in enumerate(usable):

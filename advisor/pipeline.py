@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from advisor.errors import UsageError
+from advisor.observation import RunObservation, observe_rank
 from advisor.readers.run import read_run
 from advisor.replay import Job, predict
 from advisor.report import build_report
@@ -27,7 +28,9 @@ def analyze(paths: Sequence[str | Path], *, on_progress: Progress | None = None)
     Raises:
         InputError: Something is missing, unreadable or no trace.
     """
-    return build_report(read_run(paths, on_progress))
+    run = read_run(paths, on_progress)
+    ranks = tuple(observe_rank(trace) for trace in run.traces)
+    return build_report(RunObservation(run.source, ranks, run.manifest, run.notes))
 
 
 def what_if(report: Report, config: DDPConfig) -> Prediction:

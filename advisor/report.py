@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 
@@ -11,53 +11,41 @@ import msgspec
 
 from advisor.alarms import ALARMS
 from advisor.calibrate import CONCURRENCY, Calibrated, calibrate
-from advisor.collectives import Collective, MatchedCollective, find_collectives, match_collectives
+from advisor.collectives import match_collectives
 from advisor.comm_model import CommFit, collect_transfers, fit_comm_models
+from advisor.observation import RunObservation
 from advisor.recommend import recommend
 from advisor.replay import Job, check_baseline, estimate_residual
 from advisor.schedule import StepSchedule, build_schedules
 from advisor.schema import Baseline, DDPConfig, QualityNote, Report, StepSummary
 from advisor.statistics import median_estimate
 from advisor.summaries import (
-    find_world_size,
     identify_config,
-    name_backend,
     summarize_collectives,
     summarize_ranks,
     summarize_steps,
 )
-from advisor.tables import Run
-from advisor.timeline import RankTimeline, build_timeline
 from advisor.verdict import Analysis, judge, summarize_step_time
 
 
-@dataclass(frozen=True)
-class _Observed:
-    """What the traces show, before any model."""
-
-    timelines: tuple[RankTimeline, ...]
-    collectives: tuple[list[Collective], ...]
-    matched: list[MatchedCollective]
-    schedules: list[StepSchedule]
-
-
-def build_report(run: Run) -> Report:
+def build_report(run: RunObservation) -> Report:
     """Analyses a run."""
-    world_size, backend = find_world_size(run), name_backend(run)
-    observed = _observe(run, world_size)
-    transfers = collect_transfers(observed.matched, observed.timelines, concurrency=CONCURRENCY[backend])
-    fits = fit_comm_models(transfers, world_size, backend)
-    fit = _choose_fit(fits, observed.schedules)
-    calibrated = calibrate(observed.timelines, observed.schedules, fit, backend)
-    config = identify_config(run, observed.timelines, observed.schedules, calibrated.profile)
-    steps = summarize_steps(observed.timelines, observed.schedules)
+    collectives = [rank.collectives for rank in run.ranks]
+    matched = match_collectives(collectives, run.world_size)
+    schedules = build_schedules(run.ranks, matched)
+    transfers = collect_transfers(matched, run.ranks, concurrency=CONCURRENCY[run.backend])
+    fits = fit_comm_models(transfers, run.world_size, run.backend)
+    fit = _choose_fit(fits, schedules)
+    calibrated = calibrate(run.ranks, schedules, fit, run.backend)
+    config = identify_config(run, schedules, calibrated.profile)
+    steps = summarize_steps(run.ranks, schedules)
     job, baseline = _check_replay(calibrated, fit, config, steps)
     analysis = Analysis(
         config=config,
-        is_ddp=any(timeline.is_ddp for timeline in observed.timelines),
-        world_size=world_size,
+        is_ddp=run.is_ddp,
+        world_size=run.world_size,
         steps=steps,
-        buckets=tuple(bucket for schedule in observed.schedules for bucket in schedule.buckets),
+        buckets=tuple(bucket for schedule in schedules for bucket in schedule.buckets),
         comm_model=fit.model if fit else None,
         job=job,
         baseline=baseline,
@@ -69,7 +57,7 @@ def build_report(run: Run) -> Report:
         source=run.source,
         manifest=run.manifest,
         config=config,
-        notes=(*run.notes, *_note_quality(observed, calibrated, config)),
+        notes=(*run.notes, *_note_quality(run, calibrated, config)),
         verdict=verdict,
         alarms=tuple(alarm for check in ALARMS if (alarm := check(analysis)) is not None),
         baseline=baseline,
@@ -79,8 +67,8 @@ def build_report(run: Run) -> Report:
         comm_models=tuple(fit.model for fit in fits),
         steps=steps,
         buckets=analysis.buckets,
-        collectives=summarize_collectives(observed.collectives, observed.matched),
-        ranks=summarize_ranks(observed.timelines, observed.matched),
+        collectives=summarize_collectives(collectives, matched),
+        ranks=summarize_ranks(run.ranks, matched),
     )
 
 
@@ -90,13 +78,6 @@ def find_tool_version() -> str:
         return version("ddp-advisor")
     except PackageNotFoundError:
         return "unknown"
-
-
-def _observe(run: Run, world_size: int) -> _Observed:
-    timelines = tuple(build_timeline(trace) for trace in run.traces)
-    collectives = tuple(find_collectives(timeline) for timeline in timelines)
-    matched = match_collectives(collectives, world_size)
-    return _Observed(timelines, collectives, matched, build_schedules(timelines, collectives, matched))
 
 
 def _choose_fit(fits: Sequence[CommFit], schedules: Sequence[StepSchedule]) -> CommFit | None:
@@ -120,14 +101,14 @@ def _check_replay(
     return replace(job, calibration=calibration), baseline
 
 
-def _note_quality(observed: _Observed, calibrated: Calibrated, config: DDPConfig | None) -> list[QualityNote]:
+def _note_quality(run: RunObservation, calibrated: Calibrated, config: DDPConfig | None) -> list[QualityNote]:
     notes = []
-    sources = {timeline.step_source for timeline in observed.timelines}
+    sources = {rank.step_source for rank in run.ranks}
     if sources != {"profiler"}:
         how = {"optimizer": "optimizer steps", "forward": "DDP's forward", "window": "nothing: one window is shown"}
         told = ", ".join(how[source] for source in sorted(sources - {"profiler"}))
         notes.append(QualityNote(message=f"No ProfilerStep marks: steps were told apart by {told}. Call prof.step()."))
-    if config is not None and not any(timeline.trace.has_shapes for timeline in observed.timelines):
+    if config is not None and not any(rank.has_shapes for rank in run.ranks):
         notes.append(
             QualityNote(message="No shapes: buckets can be merged but not split. Record with record_shapes=True.")
         )

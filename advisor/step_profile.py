@@ -20,9 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from advisor.intervals import difference, measure_coverage
+from advisor.observation import RankObservation
 from advisor.schedule import StepSchedule
 from advisor.schema import GradientReady, RankProfile, StepProfile
-from advisor.timeline import RankTimeline, StepTimeline
+from advisor.timeline import StepTimeline
 
 SLOWEST = -1
 """The rank number of the merged profile."""
@@ -48,12 +49,12 @@ class _CleanStep:
 
 
 def build_step_profile(
-    timelines: Sequence[RankTimeline], schedules: Sequence[StepSchedule], compute_slowdown: float
+    observations: Sequence[RankObservation], schedules: Sequence[StepSchedule], compute_slowdown: float
 ) -> StepProfile | None:
     """Builds the profile of a run.
 
     Args:
-        timelines: All ranks.
+        observations: All ranks.
         schedules: Their gradient exchanges.
         compute_slowdown: Computation's time beside communication over its time alone, at least 1.
 
@@ -63,23 +64,20 @@ def build_step_profile(
     if not schedules or any(bucket.num_bytes < 0 for schedule in schedules for bucket in schedule.buckets):
         return None
     sizes_known = all(gradients_fill_buckets(schedule) for schedule in schedules)
-    timeline_of = {timeline.trace.rank: timeline for timeline in timelines}
-    units_of = {
-        (s.rank, s.step): s.gradients if sizes_known else _buckets_as_gradients(timeline_of[s.rank], s)
-        for s in schedules
-    }
+    observation_of = {observation.rank: observation for observation in observations}
+    units_of = {(s.rank, s.step): s.exchange.gradients if sizes_known else _buckets_as_gradients(s) for s in schedules}
     count = Counter(len(units) for units in units_of.values()).most_common(1)[0][0]
-    starts = _find_common_starts(timeline_of, schedules)
+    starts = _find_common_starts(schedules)
     clean = [
-        _clean_step(timeline_of[s.rank], s, units_of[s.rank, s.step], (compute_slowdown, starts[s.step]))
+        _clean_step(observation_of[s.rank], s, units_of[s.rank, s.step], (compute_slowdown, starts[s.step]))
         for s in schedules
         if len(units_of[s.rank, s.step]) == count
     ]
     units = next(units for units in units_of.values() if len(units) == count)
     ranks = sorted({c.rank for c in clean})
-    num_micro_steps = round(float(np.median([schedule.num_backwards for schedule in schedules])))
+    num_micro_steps = round(float(np.median([schedule.exchange.num_backwards for schedule in schedules])))
     return StepProfile(
-        device_type=timelines[0].trace.device_type,
+        device_type=observations[0].device_type,
         num_steps=len({c.step.number for c in clean}),
         num_micro_steps=num_micro_steps,
         sizes_known=sizes_known,
@@ -90,36 +88,38 @@ def build_step_profile(
 
 def gradients_fill_buckets(schedule: StepSchedule) -> bool:
     """Whether the gradients seen are exactly what the buckets carry, element for element."""
-    if not schedule.gradients or any(gradient.num_bytes < 0 for gradient in schedule.gradients):
+    gradients = schedule.exchange.gradients
+    if not gradients or any(gradient.num_bytes < 0 for gradient in gradients):
         return False
     sent = sum(bucket.num_elements for bucket in schedule.buckets)
-    return sent == sum(g.num_bytes // ITEM_BYTES.get(g.dtype, 4) for g in schedule.gradients)
+    return sent == sum(g.num_bytes // ITEM_BYTES.get(g.dtype, 4) for g in gradients)
 
 
-def _find_common_starts(timeline_of: dict[int, RankTimeline], schedules: Sequence[StepSchedule]) -> dict[int, float]:
+def _find_common_starts(schedules: Sequence[StepSchedule]) -> dict[int, float]:
     """Per step, the mean over the ranks of its start, on the reference rank's clock."""
     starts: dict[int, list[int]] = {}
     for schedule in schedules:
-        step = _find_step(timeline_of[schedule.rank], schedule)
-        starts.setdefault(schedule.step, []).append(step.start_ns - schedule.clock_offset_ns)
+        start = schedule.exchange.step.start_ns - schedule.clock_offset_ns
+        starts.setdefault(schedule.step, []).append(start)
     return {step: float(np.mean(times)) for step, times in starts.items()}
 
 
 def _clean_step(
-    timeline: RankTimeline, schedule: StepSchedule, units: Sequence[GradientReady], context: tuple[float, float]
+    observation: RankObservation, schedule: StepSchedule, units: Sequence[GradientReady], context: tuple[float, float]
 ) -> _CleanStep:
     slowdown, common_start = context
-    step, backward = _find_step(timeline, schedule), schedule.backward
+    exchange = schedule.exchange
+    step, backward = exchange.step, exchange.backward
     observed = np.array([*(g.ready_device_ns for g in units), backward.end_ns - backward.start_ns], dtype=np.float64)
-    on_cpu = timeline.trace.device_type == "cpu"
-    launches = schedule.launch_spans if on_cpu else schedule.launch_spans[:0]
+    on_cpu = observation.device_type == "cpu"
+    launches = exchange.launch_spans if on_cpu else exchange.launch_spans[:0]
     launching = measure_coverage(launches)
-    communicating = measure_coverage(difference(timeline.communication, launches))
+    communicating = measure_coverage(difference(observation.communication, launches))
     zero = backward.start_ns
     launched = launching(observed + zero) - launching([zero])
     beside = communicating(observed + zero) - communicating([zero])
     clean = observed - launched - beside * (1 - 1 / slowdown)
-    finish = max(schedule.blocking_ns + schedule.copy_back_ns, schedule.host_tail_ns)
+    finish = max(exchange.blocking_ns + exchange.copy_back_ns, exchange.host_tail_ns)
     return _CleanStep(
         rank=schedule.rank,
         step=step,
@@ -130,10 +130,6 @@ def _clean_step(
         backward=float(clean[-1]),
         after=step.end_ns - backward.end_ns - finish,
     )
-
-
-def _find_step(timeline: RankTimeline, schedule: StepSchedule) -> StepTimeline:
-    return next(step for step in timeline.steps if step.number == schedule.step)
 
 
 def _group_by_step(clean: Sequence[_CleanStep], num_ranks: int) -> list[list[_CleanStep]]:
@@ -190,21 +186,20 @@ def _last_ready(group: Sequence[_CleanStep]) -> Floats:
     return np.asarray(np.max([c.before + c.ready_device for c in group], axis=0) - max(c.before for c in group))
 
 
-def _buckets_as_gradients(timeline: RankTimeline, schedule: StepSchedule) -> tuple[GradientReady, ...]:
+def _buckets_as_gradients(schedule: StepSchedule) -> tuple[GradientReady, ...]:
     """Without gradient sizes the observed buckets are the smallest units that are known."""
-    step = _find_step(timeline, schedule)
-    zero, zero_host = schedule.backward.start_ns - step.start_ns, schedule.backward.host_start_ns - step.start_ns
+    backward = schedule.exchange.backward
     units = []
-    for bucket in schedule.buckets:
-        device = bucket.ready_device_ns if bucket.ready_device_ns is not None else bucket.start_ns
+    for index, bucket in enumerate(schedule.exchange.buckets):
+        device = bucket.ready_device_ns if bucket.ready_device_ns is not None else bucket.collective.start_ns
         host = bucket.ready_host_ns if bucket.ready_host_ns is not None else device
         units.append(
             GradientReady(
-                index=bucket.bucket,
-                num_bytes=bucket.num_bytes,
-                dtype=bucket.dtype,
-                ready_host_ns=host - zero_host,
-                ready_device_ns=device - zero,
+                index=index,
+                num_bytes=bucket.collective.num_bytes,
+                dtype=bucket.collective.dtype,
+                ready_host_ns=host - backward.host_start_ns,
+                ready_device_ns=device - backward.start_ns,
             )
         )
     return tuple(units)

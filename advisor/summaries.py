@@ -9,34 +9,32 @@ import numpy as np
 
 from advisor.bucketing import MIB, assign_rebuilt, bucket_limits, find_distinct_caps, round_cap_mb
 from advisor.collectives import Collective, MatchedCollective, count_bytes
+from advisor.exchange import classify_collective
 from advisor.intervals import Intervals, clip, difference, intersection, total
-from advisor.readers.names import DDP_FORWARD
-from advisor.schedule import StepSchedule, classify_collective
+from advisor.observation import RankObservation, RunObservation
+from advisor.schedule import StepSchedule
 from advisor.schema import (
-    Backend,
     CollectiveSummary,
     DDPConfig,
     RankSummary,
     StepProfile,
     StepSummary,
-    Wrapper,
-    marks,
 )
 from advisor.statistics import median_estimate
-from advisor.tables import Run
-from advisor.timeline import RankTimeline
 
 
-def summarize_steps(timelines: Sequence[RankTimeline], schedules: Sequence[StepSchedule]) -> tuple[StepSummary, ...]:
+def summarize_steps(
+    observations: Sequence[RankObservation], schedules: Sequence[StepSchedule]
+) -> tuple[StepSummary, ...]:
     """One row per rank and step; its parts add up to its duration exactly."""
     schedule_of = {(schedule.rank, schedule.step): schedule for schedule in schedules}
     rows = []
-    for timeline in timelines:
-        overlap = intersection(timeline.compute, timeline.communication)
-        bare = difference(timeline.communication, timeline.compute)
-        for step in timeline.steps:
-            schedule = schedule_of.get((timeline.trace.rank, step.number))
-            blocking = schedule.blocking_ns if schedule else 0
+    for observation in observations:
+        overlap = intersection(observation.compute, observation.communication)
+        bare = difference(observation.communication, observation.compute)
+        for step in observation.steps:
+            schedule = schedule_of.get((observation.rank, step.number))
+            blocking = schedule.exchange.blocking_ns if schedule else 0
             duration = step.end_ns - step.start_ns
             parts = {phase: step.sum_phase_ns(phase) for phase in ("data", "forward", "optimizer")}
             backward = step.sum_phase_ns("backward") + step.sum_phase_ns("gradient_finish") - blocking
@@ -46,7 +44,7 @@ def summarize_steps(timelines: Sequence[RankTimeline], schedules: Sequence[StepS
 
             rows.append(
                 StepSummary(
-                    rank=timeline.trace.rank,
+                    rank=observation.rank,
                     step=step.number,
                     start_ns=step.start_ns,
                     duration_ns=duration,
@@ -54,22 +52,24 @@ def summarize_steps(timelines: Sequence[RankTimeline], schedules: Sequence[StepS
                     forward_ns=parts["forward"],
                     backward_ns=backward,
                     blocking_ns=blocking,
-                    backward_start_ns=schedule.backward.start_ns - step.start_ns if schedule else None,
-                    backward_end_ns=schedule.backward.end_ns - step.start_ns if schedule else None,
+                    backward_start_ns=schedule.exchange.backward.start_ns - step.start_ns if schedule else None,
+                    backward_end_ns=schedule.exchange.backward.end_ns - step.start_ns if schedule else None,
                     optimizer_ns=parts["optimizer"],
                     other_ns=duration - sum(parts.values()) - backward - blocking,
-                    compute_ns=within(timeline.compute),
-                    communication_ns=within(timeline.communication),
+                    compute_ns=within(observation.compute),
+                    communication_ns=within(observation.communication),
                     overlap_ns=within(overlap),
                     exposed_ns=within(bare),
                     host_bound_ns=step.host_bound_ns,
-                    num_syncs=schedule.num_syncs if schedule else 0,
+                    num_syncs=schedule.exchange.num_syncs if schedule else 0,
                 )
             )
     return tuple(rows)
 
 
-def summarize_ranks(timelines: Sequence[RankTimeline], matched: Sequence[MatchedCollective]) -> tuple[RankSummary, ...]:
+def summarize_ranks(
+    observations: Sequence[RankObservation], matched: Sequence[MatchedCollective]
+) -> tuple[RankSummary, ...]:
     """One row per rank over its whole file: raw unions, and how late it arrives at buckets."""
     lateness: dict[int, list[int]] = defaultdict(list)
     for match in matched:
@@ -79,20 +79,20 @@ def summarize_ranks(timelines: Sequence[RankTimeline], matched: Sequence[Matched
                 lateness[member.rank].append(arrival - min(arrivals))
     return tuple(
         RankSummary(
-            rank=timeline.trace.rank,
-            file=timeline.trace.file,
-            host=timeline.trace.host,
-            device_type=timeline.trace.device_type,
-            num_events=len(timeline.trace.events),
-            num_steps=len(timeline.steps),
-            communication_ns=total(timeline.communication),
-            compute_ns=total(timeline.compute),
-            overlap_ns=total(intersection(timeline.compute, timeline.communication)),
-            num_communication_kernels=int(timeline.communication_rows.sum()),
-            num_transients=min(1, int(timeline.communication_rows.sum())),
-            mean_lateness_ns=float(np.mean(late)) if (late := lateness.get(timeline.trace.rank)) else None,
+            rank=observation.rank,
+            file=observation.file,
+            host=observation.host,
+            device_type=observation.device_type,
+            num_events=observation.num_events,
+            num_steps=len(observation.steps),
+            communication_ns=total(observation.communication),
+            compute_ns=total(observation.compute),
+            overlap_ns=total(intersection(observation.compute, observation.communication)),
+            num_communication_kernels=observation.num_communication_events,
+            num_transients=min(1, observation.num_communication_events),
+            mean_lateness_ns=float(np.mean(late)) if (late := lateness.get(observation.rank)) else None,
         )
-        for timeline in timelines
+        for observation in observations
     )
 
 
@@ -131,45 +131,23 @@ def summarize_collectives(
 
 
 def identify_config(
-    run: Run, timelines: Sequence[RankTimeline], schedules: Sequence[StepSchedule], profile: StepProfile | None
+    run: RunObservation, schedules: Sequence[StepSchedule], profile: StepProfile | None
 ) -> DDPConfig | None:
     """The profiled setting: what the manifest says, else what the buckets give away; None without DDP."""
     if run.manifest is not None:
         return run.manifest.ddp
-    if not any(timeline.is_ddp for timeline in timelines):
+    if not run.is_ddp:
         return None
     cap, cap_list = _identify_caps(schedules, profile)
     return DDPConfig(
-        world_size=find_world_size(run),
-        backend=name_backend(run),
-        wrapper=_name_wrapper(timelines),
+        world_size=run.world_size,
+        backend=run.backend,
+        wrapper=run.ranks[0].wrapper,
         bucket_cap_mb=cap,
         bucket_cap_mb_list=cap_list,
         accumulation_steps=profile.num_micro_steps if profile else 1,
-        find_unused_parameters=_has_unused_parameter_mark(timelines),
+        find_unused_parameters=run.ranks[0].searches_unused_parameters,
     )
-
-
-def find_world_size(run: Run) -> int:
-    """Ranks of the job: as the traces say, else as many as there are files."""
-    return max((trace.world_size or 0 for trace in run.traces), default=0) or len(run.traces)
-
-
-def name_backend(run: Run) -> Backend:
-    """The backend that carries the gradients, as far as the product knows it."""
-    word = run.traces[0].backend
-    return "gloo" if "gloo" in word else "nccl" if "nccl" in word else "unknown"
-
-
-def _name_wrapper(timelines: Sequence[RankTimeline]) -> Wrapper:
-    names = set(timelines[0].trace.events["name"].cat.categories)
-    if marks.FORWARD in names:
-        return "bucketed"
-    return "torch" if names & DDP_FORWARD else "unknown"
-
-
-def _has_unused_parameter_mark(timelines: Sequence[RankTimeline]) -> bool:
-    return any("search_unused_parameters" in name for name in timelines[0].trace.events["name"].cat.categories)
 
 
 def _identify_caps(

@@ -300,7 +300,7 @@ def _fill_gaps(
     filled: list[tuple[Phase, int, int]] = []
     at = start
     for phase, begin, until in [*cuts, ("other", end, end)]:
-        begin, until = max(begin, at), min(max(until, at), end)
+        begin, until = min(max(begin, at), end), min(max(until, at), end)
         if begin > at:
             filled.append(("data" if begin <= first_forward else "other", at, begin))
         if until > begin:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from advisor.collectives import Collective, MatchedCollective, find_collectives, match_collectives
+from advisor.collectives import MatchedCollective, match_collectives
+from advisor.observation import RankObservation, observe_rank
 from advisor.readers.chrome import read_chrome_trace
 from advisor.schedule import StepSchedule, build_schedules
 from advisor.tables import Trace
@@ -144,14 +145,12 @@ def describe_collective(
 class Front:
     """The front half of the analysis of some ranks."""
 
-    timelines: list[RankTimeline]
-    collectives: list[list[Collective]]
+    observations: list[RankObservation]
     matched: list[MatchedCollective]
     schedules: list[StepSchedule]
 
 
 def lay_out(*ranks: RankTrace) -> Front:
-    timelines = [rank.lay_out() for rank in ranks]
-    collectives = [find_collectives(timeline) for timeline in timelines]
-    matched = match_collectives(collectives, ranks[0].world_size)
-    return Front(timelines, collectives, matched, build_schedules(timelines, collectives, matched))
+    observations = [observe_rank(rank.read()) for rank in ranks]
+    matched = match_collectives([observation.collectives for observation in observations], ranks[0].world_size)
+    return Front(observations, matched, build_schedules(observations, matched))

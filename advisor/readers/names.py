@@ -37,6 +37,7 @@ PROFILER_STEP = re.compile(r"^ProfilerStep#?(\d+)$")
 DDP_FORWARD = frozenset({"DistributedDataParallel.forward", "BucketedDDP.forward"})
 OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
 OPTIMIZER_ZERO_GRAD = re.compile(r"^Optimizer\.zero_grad#")
+UNUSED_PARAMETER_SEARCH = "search_unused_parameters"
 DATA_LOADING = re.compile(r"^enumerate\(DataLoader\)")
 AUTOGRAD_NODE = "autograd::engine::evaluate_function: "
 ACCUMULATE_GRAD = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"

@@ -237,7 +237,7 @@ def test_an_arrival_lies_within_the_members_span() -> None:
     match = match_collectives(ranks, world_size=2)[2]
     assert match.arrival_on_clock_of(first) == 100_000
     assert match.arrival_on_clock_of(second) == 120_000
-    assert match.transfer_ns == 1
+    assert match.transfer_ns == 10_000  # which does not depend on the clocks
     assert match_collectives([[first]], world_size=1)[0].arrival_on_clock_of(first) == first.start_ns
 
 

@@ -59,7 +59,7 @@ def exchange(rank: int, *, late: int = 0) -> RankTrace:
 
 def test_samples_are_transfers_without_waiting_and_what_else_ran() -> None:
     front = lay_out(exchange(0), exchange(1, late=50))
-    first, second = collect_transfers(front.matched, front.timelines, concurrency=2)
+    first, second = collect_transfers(front.matched, front.observations, concurrency=2)
     assert (first.key, first.step, first.num_bytes) == (("", "all_reduce", "float32"), 2, 4 * MIB)
     assert first.exclusive_ns == 100_000 + 50_000 / 2  # from the late rank's start at 350 on, half of 450 to 500
     assert second.exclusive_ns == 200_000 + 50_000 / 2
@@ -74,8 +74,8 @@ def test_the_first_collective_after_the_profiler_started_is_set_aside() -> None:
     for start in (100, 200):
         trace.gloo(start - 10, start, start + 50, 64)
     front = lay_out(trace)
-    assert [t.exclusive_ns for t in collect_transfers(front.matched, front.timelines, concurrency=2)] == [50_000]
-    assert collect_transfers([], front.timelines, concurrency=2) == []
+    assert [t.exclusive_ns for t in collect_transfers(front.matched, front.observations, concurrency=2)] == [50_000]
+    assert collect_transfers([], front.observations, concurrency=2) == []
 
 
 def test_without_a_size_or_a_step_there_is_no_sample_and_without_the_peer_an_incomplete_one() -> None:
@@ -83,7 +83,7 @@ def test_without_a_size_or_a_step_there_is_no_sample_and_without_the_peer_an_inc
     trace.add("user_annotation", "gloo:all_reduce", 750, 790, tid=101)
     trace.gloo(1100, 1110, 1150, 64)
     front = lay_out(trace)
-    transfers = collect_transfers(front.matched, front.timelines, concurrency=2)
+    transfers = collect_transfers(front.matched, front.observations, concurrency=2)
     assert [transfer.complete for transfer in transfers] == [False, False]
 
 

@@ -7,18 +7,19 @@ from typing import Any
 import pytest
 
 from advisor.collectives import Collective
-from advisor.schedule import StepSchedule, classify_collective
+from advisor.exchange import classify_collective
+from advisor.schedule import StepSchedule
 from advisor.schema import BucketSummary, CollectiveRole
 from tests.trace_builders import RankTrace, describe_collective, lay_out
 
 
 def blocking_spans(schedule: StepSchedule) -> list[tuple[int, int]]:
-    return [(int(start) // 1000, int(end) // 1000) for start, end in schedule.blocking]
+    return [(int(start) // 1000, int(end) // 1000) for start, end in schedule.exchange.blocking]
 
 
 def shares(schedule: StepSchedule) -> list[int]:
     """What each bucket blocks, which must add up to what the step does."""
-    assert sum(bucket.blocking_ns for bucket in schedule.buckets) == schedule.blocking_ns
+    assert sum(bucket.blocking_ns for bucket in schedule.buckets) == schedule.exchange.blocking_ns
     return [bucket.blocking_ns // 1000 for bucket in schedule.buckets]
 
 
@@ -85,9 +86,9 @@ def test_a_cpu_step_blocks_while_its_backward_thread_waits() -> None:
     for schedule in lay_out(cpu_rank(), cpu_rank(1)).schedules:
         assert blocking_spans(schedule) == [(510, 600), (620, 700)]
         assert shares(schedule) == [0, 90, 80]
-        assert (schedule.num_backwards, schedule.num_syncs) == (1, 1)
-        assert schedule.copy_back_ns == 40_000
-        assert schedule.host_tail_ns == 0
+        assert (schedule.exchange.num_backwards, schedule.exchange.num_syncs) == (1, 1)
+        assert schedule.exchange.copy_back_ns == 40_000
+        assert schedule.exchange.host_tail_ns == 0
 
 
 def test_the_buckets_of_a_cpu_step() -> None:
@@ -103,14 +104,16 @@ def test_the_buckets_of_a_cpu_step() -> None:
 
 def test_gradients_are_ready_at_their_node_but_before_the_launch_it_holds() -> None:
     (schedule,) = lay_out(cpu_rank()).schedules
-    gradients = [(g.index, g.num_bytes, g.dtype, g.ready_host_ns // 1000) for g in schedule.gradients]
+    gradients = [(g.index, g.num_bytes, g.dtype, g.ready_host_ns // 1000) for g in schedule.exchange.gradients]
     assert gradients == [
         (0, 400, "float32", 90),
         (1, 200, "float32", 190),
         (2, 80, "float32", 250),
         (3, 20, "float32", 290),
     ]
-    assert [g.ready_device_ns for g in schedule.gradients] == [g.ready_host_ns for g in schedule.gradients]
+    assert [g.ready_device_ns for g in schedule.exchange.gradients] == [
+        g.ready_host_ns for g in schedule.exchange.gradients
+    ]
 
 
 def test_another_clock_changes_nothing_but_the_offset() -> None:
@@ -173,10 +176,24 @@ def micro_steps(*, silent: bool) -> RankTrace:
 @pytest.mark.parametrize(("silent", "num_syncs"), [(True, 1), (False, 2)])
 def test_of_several_micro_steps_the_last_one_that_synchronised_counts(silent: bool, num_syncs: int) -> None:
     (schedule,) = lay_out(micro_steps(silent=silent)).schedules
-    assert (schedule.num_backwards, schedule.num_syncs) == (2, num_syncs)
+    assert (schedule.exchange.num_backwards, schedule.exchange.num_syncs) == (2, num_syncs)
     assert [us(bucket, "launch", "start", "end") for bucket in schedule.buckets] == [[595, 605, 700]]
     assert blocking_spans(schedule) == [(600, 700)]
-    assert schedule.backward.host_start_ns == 550_000
+    assert schedule.exchange.backward.host_start_ns == 550_000
+
+
+def test_buckets_launched_after_the_last_gradient_are_a_synchronisation_too() -> None:
+    # DDP with a static graph does so in its first step.
+    trace = micro_steps(silent=False)
+    trace.step(3, 1000, 1500)
+    trace.forward(1000, 1100)
+    trace.gradient(1150, 1200, 64)
+    trace.gloo(1201, 1205, 1300, 64)
+    trace.copy_back(1300, 1310)
+    first, second = lay_out(trace).schedules
+    assert (first.exchange.num_syncs, second.exchange.num_syncs) == (2, 1)
+    assert blocking_spans(second) == [(1200, 1201), (1202, 1300)]
+    assert shares(second) == [99]
 
 
 def test_a_step_without_an_exchange_has_no_schedule() -> None:
@@ -227,8 +244,22 @@ def test_a_gpu_step_blocks_from_compute_or_launch_to_the_last_bucket_or_the_next
 ) -> None:
     (schedule,) = lay_out(gpu_rank(*following)).schedules
     assert blocking_spans(schedule) == spans
-    assert schedule.host_tail_ns == 1000 * host_tail
+    assert schedule.exchange.host_tail_ns == 1000 * host_tail
     assert shares(schedule) == [0, sum(end - start for start, end in spans)]
+
+
+def test_what_an_earlier_step_left_to_do_does_not_block_this_one() -> None:
+    trace = RankTrace(backend="nccl")
+    trace.step(2, 0, 200)
+    trace.kernel(10, 100, 440)
+    trace.step(3, 200, 500)
+    trace.forward(210, 220)
+    trace.gradient(250, 290, 64)
+    trace.nccl(260, 350, 400, 64)  # beside the earlier step's kernel, on a stream of its own
+    trace.optimizer(350, 360)
+    (schedule,) = lay_out(trace).schedules
+    assert blocking_spans(schedule) == []
+    assert schedule.exchange.backward.end_ns == 440_000
 
 
 def test_on_a_gpu_a_bucket_is_ready_when_its_last_kernel_ended_not_when_it_starts() -> None:
@@ -239,7 +270,10 @@ def test_on_a_gpu_a_bucket_is_ready_when_its_last_kernel_ended_not_when_it_start
         [190, 500, 190, 520, 700, 20, 180],
     ]
     # The host's backward starts at 100, the device's at 150: it still ran the forward.
-    assert [(g.ready_host_ns // 1000, g.ready_device_ns // 1000) for g in schedule.gradients] == [(40, 150), (90, 350)]
+    assert [(g.ready_host_ns // 1000, g.ready_device_ns // 1000) for g in schedule.exchange.gradients] == [
+        (40, 150),
+        (90, 350),
+    ]
 
 
 def test_only_the_group_with_most_buckets_is_ddps() -> None:

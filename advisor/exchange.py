@@ -1,0 +1,237 @@
+"""One rank's gradient exchange in each step: which all-reduces are buckets, when each was ready, what blocked.
+
+*Exposed* is communication with no compute beside it. *Blocking* is what lengthens the step:
+
+- CPU: the backward thread waits, after its last gradient, for a bucket that is not yet reduced.
+- GPU: from B, the later of (last backward kernel's end, host's launch of the first kernel after backward), to E, the
+  earlier of (last bucket's end, that kernel's start); max(0, E - B).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from advisor.collectives import Collective, count_bytes
+from advisor.intervals import Intervals, build_intervals, difference, total
+from advisor.readers.names import (
+    ACCUMULATE_GRAD,
+    ACCUMULATE_GRAD_OP,
+    AUTOGRAD_NODE,
+    COLLECTIVE_OP,
+    COPY_BACK,
+    OPERATOR,
+    is_floating,
+)
+from advisor.schema import CollectiveRole, GradientReady, marks
+from advisor.timeline import PhaseSpan, RankTimeline, StepTimeline, match_names
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """One bucket's all-reduce on one rank, and when it could have run; on the rank's own clock."""
+
+    collective: Collective
+    ready_host_ns: int | None
+    ready_device_ns: int | None
+    exposed_ns: int
+
+
+@dataclass(frozen=True)
+class StepExchange:
+    """The gradient exchange of one step on one rank; absolute times are on the rank's own clock."""
+
+    step: StepTimeline
+    buckets: tuple[Bucket, ...]
+    """Of the backward that synchronised (the last one of the step), in launch order."""
+    gradients: tuple[GradientReady, ...]
+    """As observed, relative to the start of that backward; empty without AccumulateGrad nodes."""
+    backward: PhaseSpan
+    blocking: Intervals
+    num_backwards: int
+    num_syncs: int
+    launch_spans: Intervals
+    """Host time spent in launching collectives."""
+    copy_back_ns: int
+    """Host time spent in copying averages back into the gradients."""
+    host_tail_ns: int
+    """GPU: from the last backward kernel's end to the host's launch of the first kernel after backward."""
+
+    @property
+    def blocking_ns(self) -> int:
+        """How much the exchange lengthened this step."""
+        return total(self.blocking)
+
+
+def classify_collective(collective: Collective) -> CollectiveRole:
+    """What a collective is for, from its kind, dtype, size and the phase of its launch.
+
+    DDP reduces buckets during backward in the gradients' dtype; its mark of unused parameters is an integer
+    all-reduce; it broadcasts buffers before forward; `Join` sends single elements before forward and during backward.
+    """
+    if collective.kind == "broadcast" and collective.phase in ("forward", "data", "other"):
+        return "buffer"
+    if collective.kind == "all_reduce" and collective.phase == "forward" and collective.num_elements == 1:
+        return "join"
+    if collective.kind != "all_reduce" or collective.phase not in ("backward", "gradient_finish"):
+        return "other"
+    if collective.dtype and not is_floating(collective.dtype):
+        return "unused_parameter_mark"
+    return "join" if collective.num_elements == 1 else "bucket"
+
+
+def find_exchanges(timeline: RankTimeline, collectives: Sequence[Collective]) -> tuple[StepExchange, ...]:
+    """The gradient exchange of every step that has one."""
+    candidates = [c for c in collectives if classify_collective(c) == "bucket"]
+    groups = Counter(c.process_group for c in candidates)
+    # The process group that carries the gradients: the one with most bucket-like collectives.
+    group = max(groups, key=lambda name: (groups[name], name), default=None)
+    exchanges = []
+    for step in timeline.steps:
+        own = [c for c in candidates if c.step == step.number and c.process_group == group]
+        if own and step.find_spans("backward"):
+            exchanges.append(_find_exchange(timeline, step, own))
+    return tuple(exchanges)
+
+
+def _find_exchange(timeline: RankTimeline, step: StepTimeline, collectives: list[Collective]) -> StepExchange:
+    finish_of = {span.host_start_ns: span for span in step.find_spans("gradient_finish")}
+    backwards = [(span, finish_of.get(span.host_end_ns)) for span in step.find_spans("backward")]
+    sent = [[c for c in collectives if _lies_in(c.launch_ns, *spans)] for spans in backwards]
+    latest = max((index for index, buckets in enumerate(sent) if buckets), default=len(sent) - 1)
+    backward, finish = backwards[latest]
+    last = [c for c in collectives if c.launch_ns < 0 or c in sent[latest]]
+    host_tail = 0
+    if timeline.trace.device_type == "cuda":
+        blocking, host_tail = _find_device_blocking(timeline, backward, finish, last)
+    else:
+        blocking = _find_host_blocking(timeline, backward, finish, last)
+    gradients, ready_host = _find_gradients(timeline, backward)
+    return StepExchange(
+        step=step,
+        buckets=tuple(_describe_bucket(timeline, collective, ready_host) for collective in last),
+        gradients=gradients,
+        backward=backward,
+        blocking=blocking,
+        num_backwards=len(backwards),
+        num_syncs=sum(map(bool, sent)),
+        launch_spans=_find_launch_spans(timeline, backward),
+        copy_back_ns=_sum_copy_back(timeline, finish),
+        host_tail_ns=host_tail,
+    )
+
+
+def _lies_in(host_ns: int, backward: PhaseSpan, finish: PhaseSpan | None) -> bool:
+    return backward.host_start_ns <= host_ns < (finish or backward).host_end_ns
+
+
+def _describe_bucket(timeline: RankTimeline, collective: Collective, ready_host: npt.NDArray[np.int64]) -> Bucket:
+    host = device = None
+    if collective.launch_ns >= 0:
+        before = int(np.searchsorted(ready_host, collective.launch_ns, side="right"))
+        host = device = int(ready_host[before - 1]) if before else None
+        if timeline.trace.device_type == "cuda":
+            device = find_device_done(timeline, collective.launch_ns)
+    own = build_intervals([collective.start_ns], [collective.end_ns])
+    return Bucket(collective, host, device, exposed_ns=total(difference(own, timeline.compute)))
+
+
+# --------------------------------------------------------------------------------------------------- gradients
+
+
+def _find_gradients(
+    timeline: RankTimeline, backward: PhaseSpan
+) -> tuple[tuple[GradientReady, ...], npt.NDArray[np.int64]]:
+    """The gradients of one backward in ready order, and the host times at which they were ready.
+
+    A gradient is ready when its AccumulateGrad node ended, hooks and copy into the bucket included, but not the launch
+    of the collective that it may have completed.
+    """
+    window = _select(timeline.trace.events, backward.host_start_ns, backward.host_end_ns)
+    nodes = window[match_names(window, lambda name: name == ACCUMULATE_GRAD)]
+    operators = window[match_names(window, lambda name: name == ACCUMULATE_GRAD_OP)]
+    launches = np.sort(window["start_ns"].to_numpy()[match_names(window, COLLECTIVE_OP.match)])
+    node_starts, node_ends = nodes["start_ns"].to_numpy(), nodes["end_ns"].to_numpy()
+    first_launch = np.searchsorted(launches, node_starts)
+    padded = np.append(launches, np.iinfo(np.int64).max)
+    ready_host = np.minimum(padded[first_launch], node_ends)
+    inside = np.searchsorted(operators["start_ns"].to_numpy(), node_starts)
+    if len(operators) != len(nodes) or not np.array_equal(inside, np.arange(len(nodes))):
+        return (), ready_host
+    on_gpu = timeline.trace.device_type == "cuda"
+    zero_host, zero = backward.host_start_ns, backward.start_ns
+    gradients = tuple(
+        GradientReady(
+            index=index,
+            num_bytes=count_bytes(int(elements), str(dtype)),
+            dtype=str(dtype),
+            ready_host_ns=int(ready) - zero_host,
+            ready_device_ns=(find_device_done(timeline, int(ready)) - zero) if on_gpu else int(ready) - zero,
+        )
+        for index, (ready, elements, dtype) in enumerate(
+            zip(ready_host, operators["num_elements"], operators["dtype"], strict=True)
+        )
+    )
+    return gradients, ready_host
+
+
+def find_device_done(timeline: RankTimeline, host_ns: int) -> int:
+    """When the last compute kernel that the host had launched by `host_ns` ended; at least `host_ns` itself."""
+    return max(host_ns, int(timeline.compute_done[np.searchsorted(timeline.launches, host_ns)]))
+
+
+def _find_launch_spans(timeline: RankTimeline, backward: PhaseSpan) -> Intervals:
+    window = _select(timeline.trace.events, backward.host_start_ns, backward.host_end_ns)
+    rows = window[match_names(window, COLLECTIVE_OP.match)]
+    return build_intervals(rows["start_ns"], rows["end_ns"])
+
+
+def _sum_copy_back(timeline: RankTimeline, finish: PhaseSpan | None) -> int:
+    if finish is None:
+        return 0
+    window = _select(timeline.trace.events, finish.host_start_ns, finish.host_end_ns)
+    rows = window[match_names(window, lambda name: name == COPY_BACK or name.startswith(marks.COPY_BACK))]
+    return total(build_intervals(rows["start_ns"], rows["end_ns"]))
+
+
+def _select(events: pd.DataFrame, start: int, end: int) -> pd.DataFrame:
+    low, high = np.searchsorted(events["start_ns"].to_numpy(), [start, end])
+    return events.iloc[low:high]
+
+
+# ---------------------------------------------------------------------------------------------------- blocking
+
+
+def _find_host_blocking(
+    timeline: RankTimeline, backward: PhaseSpan, finish: PhaseSpan | None, buckets: list[Collective]
+) -> Intervals:
+    """The gaps of the backward thread between its last gradient and the end of the last bucket."""
+    if finish is None:
+        return build_intervals([], [])
+    events = timeline.trace.events
+    until = min(finish.host_end_ns, max(bucket.end_ns for bucket in buckets))
+    during = _select(events, backward.host_start_ns, backward.host_end_ns)
+    nodes = during["thread"].to_numpy()[match_names(during, lambda name: name.startswith(AUTOGRAD_NODE))]
+    rows = events[(events["thread"] == nodes[-1]) & events["category"].isin(OPERATOR)]
+    busy = build_intervals(rows["start_ns"], rows["end_ns"])
+    return difference(build_intervals([finish.host_start_ns], [until]), busy)
+
+
+def _find_device_blocking(
+    timeline: RankTimeline, backward: PhaseSpan, finish: PhaseSpan | None, buckets: list[Collective]
+) -> tuple[Intervals, int]:
+    done = backward.end_ns
+    after = (finish or backward).host_end_ns
+    device = timeline.device
+    following = device[(device["launch_ns"] >= after) & ~device["communication"]]
+    until = max(bucket.end_ns for bucket in buckets)
+    begin = done
+    if len(following):
+        begin = max(done, int(following["launch_ns"].iloc[0]))
+        until = min(until, int(following["start_ns"].iloc[0]))
+    return build_intervals([begin], [until]), begin - done

@@ -1,0 +1,101 @@
+"""All that the analysis keeps of one rank: no events, so that a thousand ranks fit and cross processes cheaply."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from advisor.collectives import Collective, find_collectives
+from advisor.exchange import StepExchange, find_exchanges
+from advisor.intervals import Intervals
+from advisor.operators import find_leaf_operators
+from advisor.readers.names import DDP_FORWARD, UNUSED_PARAMETER_SEARCH
+from advisor.schema import Backend, DeviceType, QualityNote, RunManifest, Wrapper, marks
+from advisor.tables import Trace
+from advisor.timeline import StepSource, StepTimeline, build_timeline
+
+
+@dataclass(frozen=True)
+class RankObservation:
+    """What one rank's trace shows."""
+
+    rank: int
+    file: str
+    host: str | None
+    world_size: int | None
+    backend: str
+    device_type: DeviceType
+    has_shapes: bool
+    num_events: int
+    num_communication_events: int
+    is_ddp: bool
+    wrapper: Wrapper
+    searches_unused_parameters: bool
+    step_source: StepSource
+    steps: tuple[StepTimeline, ...]
+    compute: Intervals
+    communication: Intervals
+    collectives: tuple[Collective, ...]
+    exchanges: tuple[StepExchange, ...]
+    operators: pd.DataFrame
+
+
+@dataclass(frozen=True)
+class RunObservation:
+    """All ranks of one run, by rank, with its manifest where the recorder left one."""
+
+    source: str
+    ranks: tuple[RankObservation, ...]
+    manifest: RunManifest | None
+    notes: tuple[QualityNote, ...]
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the job: as the traces say, else as many as there are files."""
+        return max((rank.world_size or 0 for rank in self.ranks), default=0) or len(self.ranks)
+
+    @property
+    def backend(self) -> Backend:
+        """The backend that carries the gradients, as far as the product knows it."""
+        word = self.ranks[0].backend
+        return "gloo" if "gloo" in word else "nccl" if "nccl" in word else "unknown"
+
+    @property
+    def is_ddp(self) -> bool:
+        """Whether any rank shows DistributedDataParallel."""
+        return any(rank.is_ddp for rank in self.ranks)
+
+
+def observe_rank(trace: Trace) -> RankObservation:
+    """Reduces one rank's events to what the stages across ranks need."""
+    timeline = build_timeline(trace)
+    collectives = tuple(find_collectives(timeline))
+    names = frozenset(trace.events["name"].cat.categories)
+    return RankObservation(
+        rank=trace.rank,
+        file=trace.file,
+        host=trace.host,
+        world_size=trace.world_size,
+        backend=trace.backend,
+        device_type=trace.device_type,
+        has_shapes=trace.has_shapes,
+        num_events=len(trace.events),
+        num_communication_events=int(timeline.communication_rows.sum()),
+        is_ddp=timeline.is_ddp,
+        wrapper=_name_wrapper(names),
+        searches_unused_parameters=any(UNUSED_PARAMETER_SEARCH in name for name in names),
+        step_source=timeline.step_source,
+        steps=timeline.steps,
+        compute=timeline.compute,
+        communication=timeline.communication,
+        collectives=collectives,
+        exchanges=find_exchanges(timeline, collectives),
+        operators=find_leaf_operators(timeline),
+    )
+
+
+def _name_wrapper(names: frozenset[str]) -> Wrapper:
+    if marks.FORWARD in names:
+        return "bucketed"
+    return "torch" if names & DDP_FORWARD else "unknown"
