@@ -91,7 +91,7 @@ def run(
         find_unused_parameters=find_unused_parameters,
     )
     request = RecordRequest(
-        job=JobSpec(workload=workload, preset=preset, precision=precision, options=_read_options(option or [])),
+        job=JobSpec(workload=workload, preset=preset, precision=precision, options=read_options(option or [])),
         config=config,
         out=None if out is None else str(out),
         num_steps=steps,
@@ -103,7 +103,12 @@ def run(
     typer.echo(f"Analyze it:  {spell_command('analyze', folder)}")
 
 
-def _read_options(options: list[str]) -> dict[str, str]:
+def read_options(options: list[str]) -> dict[str, str]:
+    """Reads name=value pairs.
+
+    Raises:
+        UsageError: One has no name or no value.
+    """
     pairs = [option.partition("=") for option in options]
     for name, equals, _ in pairs:
         if not (name and equals):
