@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import start_up
+from benchmarks import ddp_overhead, start_up
 
-BENCHMARKS = {"start_up": start_up.run}
+BENCHMARKS = {"start_up": start_up.run, "ddp_overhead": ddp_overhead.run}
 
 
 def main() -> None:

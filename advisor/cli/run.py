@@ -40,6 +40,9 @@ def run(
         Literal["auto", "gloo", "nccl"],
         typer.Option(help="auto takes NCCL where there are enough GPUs.", rich_help_panel=SETTINGS),
     ] = "auto",
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"], typer.Option(help="auto is the GPU for NCCL and the CPU for gloo.")
+    ] = "auto",
     wrapper: Annotated[
         Literal["bucketed", "torch"],
         typer.Option(help="Our marked reimplementation, or torch's own DDP.", rich_help_panel=SETTINGS),
@@ -95,6 +98,7 @@ def run(
         config=config,
         out=None if out is None else str(out),
         num_steps=steps,
+        device=device,
         command=("ddp-advisor", *sys.argv[1:]),
     )
     with show_progress(f"Training {workload} on {nproc} processes") as on_progress:
