@@ -15,7 +15,7 @@ Command = Callable[..., "subprocess.CompletedProcess[str]"]
 def ddp_advisor(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Runs the command as a person does, in `cwd`."""
     command = [sys.executable, "-m", "advisor", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=150, check=False)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=400, check=False)
 
 
 @pytest.fixture(scope="session")

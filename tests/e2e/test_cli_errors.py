@@ -100,11 +100,22 @@ def test_a_report_that_does_not_fit_leaves_nothing_behind(demo: tuple[Path, str]
 
 
 def test_an_interrupted_run_ends_in_a_line_and_leaves_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "advisor", "run", "mlp", "--steps", "100000", "--out", "run"]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "advisor", "run", "mlp", "--steps", "100000", "--out", "run"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell starts background jobs deaf to Ctrl-C, and this test may be one of them.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
         while not (tmp_path / "run").exists() and process.poll() is None:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=60)
+    finally:
+        process.terminate()
+        process.wait(60)
     assert (process.returncode, stdout, stderr) == (130, "", "error: interrupted.\n")
     assert list(tmp_path.iterdir()) == []
