@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
+
 from advisor.errors import UsageError
+from advisor.holistic import examine_run
 from advisor.observation import RunObservation, observe_rank
 from advisor.readers.run import read_run
 from advisor.replay import Job, predict
@@ -15,11 +18,12 @@ from advisor.schema import DDPConfig, Prediction, Report
 Progress = Callable[[int, int, str], None]
 
 
-def analyze(paths: Sequence[str | Path], *, on_progress: Progress | None = None) -> Report:
+def analyze(paths: Sequence[str | Path], *, holistic: bool = True, on_progress: Progress | None = None) -> Report:
     """Reads the traces of one run and says where the step time goes and what would be faster.
 
     Args:
         paths: Run folders, folders of traces or trace files of one run.
+        holistic: Whether to ask HolisticTraceAnalysis too, where it is installed and there are GPU events.
         on_progress: Called with (done, total, text) while files are read.
 
     Returns:
@@ -30,7 +34,8 @@ def analyze(paths: Sequence[str | Path], *, on_progress: Progress | None = None)
     """
     run = read_run(paths, on_progress)
     ranks = tuple(observe_rank(trace) for trace in run.traces)
-    return build_report(RunObservation(run.source, ranks, run.manifest, run.notes))
+    report = build_report(RunObservation(run.source, ranks, run.manifest, run.notes))
+    return msgspec.structs.replace(report, holistic=examine_run(run.traces)) if holistic else report
 
 
 def what_if(report: Report, config: DDPConfig) -> Prediction:

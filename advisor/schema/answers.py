@@ -13,6 +13,7 @@ from advisor.schema.base import (
     Struct,
     VerdictCode,
 )
+from advisor.schema.holistic import Holistic
 from advisor.schema.measured import BucketSummary, CollectiveSummary, RankSummary, StepSummary
 from advisor.schema.models import Calibration, CommModel, StepProfile
 from advisor.schema.run import DDPConfig, RunManifest
@@ -168,3 +169,5 @@ class Report(Struct, frozen=True, kw_only=True):
     collectives: tuple[CollectiveSummary, ...]
     ranks: tuple[RankSummary, ...]
     sweep: Sweep | None = None
+    holistic: Holistic | None = None
+    """None where HolisticTraceAnalysis was not to be asked."""

@@ -46,17 +46,28 @@ def read_json(kind: type[T], path: Path) -> T:
     """
     try:
         data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}): check the path.") from error
+    return decode_json(kind, data, str(path))
+
+
+def decode_json(kind: type[T], data: bytes, name: str) -> T:
+    """Decodes `kind` from the text of the file called `name`.
+
+    Raises:
+        SchemaVersionError: The file was written by a newer version.
+        InputError: It is not such a document.
+    """
+    try:
         version = msgspec.json.decode(data, type=_Versioned).schema_version
         if version > SCHEMA_VERSION:
             raise SchemaVersionError(
-                f"{path} has schema version {version} but this ddp-advisor knows {SCHEMA_VERSION}: "
+                f"{name} has schema version {version} but this ddp-advisor knows {SCHEMA_VERSION}: "
                 "upgrade ddp-advisor to read it."
             )
         return msgspec.json.decode(data, type=kind)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}): check the path.") from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not a {kind.__name__} of ddp-advisor ({error}): write it again.") from error
+        raise InputError(f"{name} is not a {kind.__name__} of ddp-advisor ({error}): write it again.") from error
 
 
 def read_report(path: Path | str) -> Report:
