@@ -34,6 +34,8 @@ from advisor.schema import (
 )
 
 NUM_DRAWS = 64
+LEAST = (0.0, 0.0, 1.0, 1.0, 0.0, 0.0)
+"""No draw of a Scenario's fields goes below these, however wide its interval: overlap never speeds anything up."""
 NORMAL_95 = 1.96
 BASELINE_LIMIT = 0.10
 NOISE_FLOORS_IN_LIMIT = 3.0
@@ -232,7 +234,10 @@ def draw_scenarios(job: Job) -> list[Scenario]:
     )
     draws = _draw_normals()
     central = Scenario(*(term.value for term in terms))
-    return [central, *(Scenario(*(_shift(t, z) for t, z in zip(terms, row, strict=True))) for row in draws)]
+    return [
+        central,
+        *(Scenario(*(_shift(t, z, least) for t, z, least in zip(terms, row, LEAST, strict=True))) for row in draws),
+    ]
 
 
 @lru_cache(maxsize=1)
@@ -241,9 +246,9 @@ def _draw_normals() -> tuple[tuple[float, ...], ...]:
     return tuple(tuple(float(z) for z in row) for row in values)
 
 
-def _shift(term: Estimate, z: float) -> float:
+def _shift(term: Estimate, z: float, least: float) -> float:
     side = term.high - term.value if z > 0 else term.value - term.low
-    return max(0.0, term.value + z * side / NORMAL_95)
+    return max(min(least, term.value), term.value + z * side / NORMAL_95)
 
 
 def _summarize(values: Sequence[float]) -> Estimate:

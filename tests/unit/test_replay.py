@@ -117,6 +117,14 @@ def test_intervals_come_from_the_uncertain_terms() -> None:
     assert uncertain.low < uncertain.value < uncertain.high
 
 
+def test_no_draw_of_a_wide_interval_speeds_up_what_overlaps() -> None:
+    """A slow-down of 1.2 known only to lie between -1 and 3.4 must not be drawn as zero, or as time that runs back."""
+    vague = Estimate(value=1.2, low=-1.0, high=3.4, basis="fitted")
+    job = build_job([(1, 4 * MB)], backward_ms=2, compute_slowdown=vague, communication_slowdown=vague)
+    free = build_job([(1, 4 * MB)], backward_ms=2)
+    assert predict(job, build_config()).step_ns.low >= predict(free, build_config()).step_ns.value
+
+
 def test_the_baseline_compares_replay_with_the_measured_step() -> None:
     """Replayed 5 ms, measured 4 ms give an error of a quarter; a noisy measurement widens the limit."""
     job = build_job([(1, 4 * MB)], backward_ms=2)
