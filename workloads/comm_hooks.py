@@ -1,4 +1,4 @@
-"""Comm hooks that torch lacks, for its wrapper and ours: bf16 on gloo, and PowerSGD with several buckets in flight.
+"""Comm hooks by name, for torch's wrapper and ours, and those torch lacks: bf16 and safe PowerSGD on gloo.
 
 PowerSGD: a gradient matrix M (n × m) travels as P Qᵀ, with P = orthonormal(Σ M Q) (n × r) and Q = mean(Mᵀ P) (m × r)
 over the ranks: (n + m) r elements instead of n m. Q is kept for the next step, and what P Qᵀ misses of M is added to
@@ -13,14 +13,15 @@ to compute.
 """
 
 # No `from __future__ import annotations`: torch compares a hook's annotations with classes, not with strings.
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks
 from torch.futures import Future
 
 from advisor.errors import UsageError
@@ -29,6 +30,35 @@ MIN_COMPRESSION = 2
 """A matrix is compressed if that sends this many times fewer elements. **Source**: torch's default."""
 MIN_START_STEP = 3
 """The first step in which the buckets are sure to stay as they are, with a static graph too."""
+
+
+def register_named_hook(ddp: Any, name: str, *, powersgd_start_step: int = 10) -> None:
+    """Registers the hook `name` on a `BucketedDDP` or a `DistributedDataParallel`.
+
+    Args:
+        ddp: The wrapper.
+        name: `none`, `allreduce`, `fp16`, `bf16`, `powersgd:<rank>`, or `noop`, which averages nothing and shows
+            how fast the step would be with free communication.
+        powersgd_start_step: Steps of plain all-reduce before PowerSGD compresses. torch's default of 1000 is more
+            than a profile sees.
+
+    Raises:
+        UsageError: There is no such hook, or PowerSGD would start before the buckets are settled.
+    """
+    group: dist.ProcessGroup = ddp.process_group
+    hooks: dict[str, tuple[object, Callable[..., Future[Tensor]]]] = {
+        "allreduce": (group, default_hooks.allreduce_hook),
+        "fp16": (group, default_hooks.fp16_compress_hook),
+        "bf16": (group, bf16_hook),
+        "noop": (None, debugging_hooks.noop_hook),
+    }
+    kind, _, rank = name.partition(":")
+    if kind == "powersgd" and rank.isdecimal() and int(rank) > 0:
+        ddp.register_comm_hook(PowerSGD(int(rank), group, start_step=powersgd_start_step), powersgd_hook)
+    elif name in hooks:
+        ddp.register_comm_hook(*hooks[name])
+    elif name != "none":
+        raise UsageError(f"There is no comm hook {name!r}: choose none, {', '.join(hooks)} or powersgd:<rank>.")
 
 
 def bf16_hook(group: dist.ProcessGroup, bucket: GradBucket) -> Future[Tensor]:

@@ -73,7 +73,7 @@ def miss_a_parameter(settings: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("settings", "advice"),
     [
-        ({}, "let every parameter take part in the loss, or pass find_unused_parameters=True"),
+        ({}, "let every output and parameter take part in the loss, or pass find_unused_parameters=True"),
         ({"static_graph": True}, "leave static_graph out"),
     ],
 )
@@ -190,8 +190,8 @@ def test_what_cannot_be_honoured_is_refused_at_wrapping(gloo_pair: GlooPair) -> 
         "run one forward through it before wrapping",
         "0 has sparse gradients",
         "parameters are on ['cpu']",
-        "at most one",
-        "output_device",
+        "several device_ids",
+        "output_device without device_ids",
         "does not support dim",
         "does not support check_reduction",
         "does not support mixed_precision",

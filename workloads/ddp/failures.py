@@ -1,4 +1,4 @@
-"""What can go wrong in a synchronising backward, each told in one sentence that names the parameters."""
+"""What can go wrong in a synchronising backward, told in a sentence that names rank and parameters."""
 
 from __future__ import annotations
 
@@ -22,12 +22,18 @@ def naming_bucket(rank: int, bucket: int, num_bytes: int) -> Iterator[None]:
         ) from error
 
 
-def gradients_missing(rank: int, missing: Sequence[str], frozen: Sequence[str], reason: str) -> RunError:
+def gradients_missing(rank: int, missing: Sequence[str], frozen: Sequence[str], *, is_static: bool) -> RunError:
     """A backward left parameters without a gradient, so that their buckets were never averaged."""
-    what = f"Rank {rank}: the last backward gave no gradient to {list_names(missing)}, so the ranks were not averaged: "
     if frozen:
-        return RunError(what + f"{list_names(frozen)} was frozen after wrapping; freeze before, or wrap again.")
-    return RunError(what + reason)
+        reason = f"{list_names(frozen)} was frozen after wrapping; freeze before, or wrap again."
+    elif is_static:
+        reason = "a graph that changes is not static; leave static_graph out."
+    else:
+        reason = "let every output and parameter take part in the loss, or pass find_unused_parameters=True."
+    return RunError(
+        f"Rank {rank}: the last backward gave no gradient to {list_names(missing)}, so the ranks were not averaged: "
+        + reason
+    )
 
 
 def ready_twice(rank: int, name: str, *, is_static: bool) -> RunError:
@@ -45,7 +51,7 @@ def ready_twice(rank: int, name: str, *, is_static: bool) -> RunError:
 
 
 def late_gradient(name: str) -> str:
-    """A backward of its own after the synchronised one: its gradients stay on this rank."""
+    """A second backward after the averaging: its gradients stay on this rank."""
     return (
         f"{name} got another gradient after this step's averaging was over; it stays on this rank and the replicas "
         "drift apart: run forward again before each backward, or use no_sync() for all but the last."
@@ -53,7 +59,7 @@ def late_gradient(name: str) -> str:
 
 
 def unfrozen(names: Sequence[str]) -> str:
-    """Parameters that wrapping left out."""
+    """Parameters that the wrapper does not know of."""
     return (
         f"{list_names(names)} was unfrozen after wrapping, so its gradients are not averaged and the replicas drift "
         "apart: unfreeze before wrapping, or wrap the module again."

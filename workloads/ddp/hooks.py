@@ -1,4 +1,4 @@
-"""Communication hooks: torch's contract, a bucket that satisfies torch's own hooks, and the hooks by name."""
+"""Communication hooks: torch's contract, and a bucket that satisfies torch's own hooks."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import GradBucket as TorchGradBucket
-from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks
 from torch.futures import Future
 from torch.nn import Parameter
 
 from advisor.errors import UsageError
-from workloads.comm_hooks import PowerSGD, bf16_hook, powersgd_hook
+from workloads.comm_hooks import register_named_hook as register_named_hook
 from workloads.ddp.buckets import Bucket, Reduction
 
 CommHook = Callable[[Any, Any], Future[Tensor]]
@@ -89,34 +87,5 @@ def check_hook(hook: CommHook, backend: str, *, is_one_bucket: bool) -> None:
     if backend == "gloo" and (name in FAIL_ON_GLOO or (name in HANG_ON_GLOO and not is_one_bucket)):
         raise UsageError(
             f"{name} fails or hangs on gloo: register powersgd:<rank>, bf16 or fp16 by name instead "
-            "(workloads.ddp.hooks.register_named_hook)."
+            "(workloads.comm_hooks.register_named_hook)."
         )
-
-
-def register_named_hook(ddp: Any, name: str, *, powersgd_start_step: int = 10) -> None:
-    """Registers the hook `name` on a wrapper, ours or torch's.
-
-    Args:
-        ddp: A `BucketedDDP` or a `DistributedDataParallel`.
-        name: `none`, `allreduce`, `fp16`, `bf16`, `powersgd:<rank>`, or `noop`, which averages nothing and shows
-            how fast the step would be with free communication.
-        powersgd_start_step: Steps of plain all-reduce before PowerSGD compresses; at least 3, so that the buckets
-            are settled. torch's 1000 is more than a profile sees.
-
-    Raises:
-        UsageError: There is no such hook.
-    """
-    group: dist.ProcessGroup = ddp.process_group
-    hooks: dict[str, tuple[object, CommHook]] = {
-        "allreduce": (group, default_hooks.allreduce_hook),
-        "fp16": (group, default_hooks.fp16_compress_hook),
-        "bf16": (group, bf16_hook),
-        "noop": (None, debugging_hooks.noop_hook),
-    }
-    kind, _, rank = name.partition(":")
-    if kind == "powersgd" and rank.isdecimal() and int(rank) > 0:
-        ddp.register_comm_hook(PowerSGD(int(rank), group, start_step=powersgd_start_step), powersgd_hook)
-    elif name in hooks:
-        ddp.register_comm_hook(*hooks[name])
-    elif name != "none":
-        raise UsageError(f"There is no comm hook {name!r}: choose none, {', '.join(hooks)} or powersgd:<rank>.")

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from msgspec.structs import asdict
 from torch import Tensor, nn
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 from torch.utils._pytree import tree_map_only
@@ -22,48 +23,16 @@ from workloads.ddp.marks import mark
 from workloads.ddp.reducer import Reducer
 from workloads.ddp.replicas import broadcast_tensors, check_same_parameters, check_wrappable
 
-CONFIG_ARGUMENTS = (
-    "bucket_cap_mb",
-    "bucket_cap_mb_list",
-    "find_unused_parameters",
-    "gradient_as_bucket_view",
-    "static_graph",
-    "skip_all_reduce_unused_params",
-    "batched_grad_copy",
-    "forward_sync_buffers",
-)
-"""The constructor's arguments that `DDPConfig` keeps."""
-
 
 class BucketedDDP(nn.Module, Joinable):
     """DistributedDataParallel, reimplemented: every rank computes on its own data, gradients are averaged.
 
     Use it as torch's: wrap, then train as on one device. When `backward()` returns, every gradient is the average
-    over the ranks. Arguments, their order and meaning are torch 2.13's; those it cannot honour it refuses.
-
-    Args:
-        module: The model, the same on every rank, on its device.
-        device_ids: The one device to move inputs to, for a model on a GPU.
-        output_device: As torch's; the outputs stay where the model leaves them.
-        dim: Only 0.
-        broadcast_buffers: Deprecated; `forward_sync_buffers`, which also governs the broadcast at wrapping.
-        init_sync: Check and broadcast the model at wrapping.
-        process_group: The ranks; None means all of them.
-        bucket_cap_mb: Bytes at which a bucket closes, in MiB; unset means 1 for the first and 25 for the rest.
-        find_unused_parameters: Search in every step which parameters the outputs depend on.
-        check_reduction: Refused.
-        gradient_as_bucket_view: Let gradients be parts of the buckets instead of copies.
-        static_graph: Learn in the first step which parameters are used, and how often.
-        delay_all_reduce_named_params: Refused.
-        param_to_hook_all_reduce: Refused.
-        mixed_precision: Refused.
-        device_mesh: Refused.
-        skip_all_reduce_unused_params: Do not reduce a bucket whose parameters are all unused; the same on all ranks.
-        bucket_cap_mb_list: One cap a bucket, in MiB; the last one repeats.
-        batched_grad_copy: Copy a bucket's gradients at once instead of one by one.
-        forward_sync_buffers: Broadcast rank 0's buffers before each forward.
+    over the ranks. The arguments, their order and their meaning are torch 2.13's. A few it refuses: `check_reduction`,
+    `delay_all_reduce_named_params`, `param_to_hook_all_reduce`, `mixed_precision`, `device_mesh`, any `dim` but 0.
 
     Attributes:
+        config: The settings, as a manifest keeps them.
         record_gradient_marks: Whether to write a profiler mark for each gradient; off unless a recorder asks.
 
     Raises:
@@ -96,32 +65,46 @@ class BucketedDDP(nn.Module, Joinable):
         nn.Module.__init__(self)
         Joinable.__init__(self)
         refused = {
-            "dim": dim != 0,
+            "dim": dim,
             "check_reduction": check_reduction,
-            "delay_all_reduce_named_params": delay_all_reduce_named_params is not None,
-            "param_to_hook_all_reduce": param_to_hook_all_reduce is not None,
-            "mixed_precision": mixed_precision is not None,
-            "device_mesh": device_mesh is not None,
+            "delay_all_reduce_named_params": delay_all_reduce_named_params,
+            "param_to_hook_all_reduce": param_to_hook_all_reduce,
+            "mixed_precision": mixed_precision,
+            "device_mesh": device_mesh,
+            "several device_ids": len(device_ids or ()) > 1,
+            "output_device without device_ids": output_device is not None and not device_ids,
         }
-        for argument in (name for name, is_given in refused.items() if is_given):
+        for argument in (name for name, value in refused.items() if value):
             raise UsageError(f"BucketedDDP does not support {argument}: leave it out, or use torch's wrapper.")
         if broadcast_buffers is not None:
             warnings.warn("broadcast_buffers is deprecated: use forward_sync_buffers", FutureWarning, stacklevel=2)
-        init_sync_buffers = forward_sync_buffers is not None or broadcast_buffers is not False
         if forward_sync_buffers is None:
-            forward_sync_buffers = broadcast_buffers is not False
+            syncs_buffers = syncs_buffers_now = broadcast_buffers is not False
+        else:
+            syncs_buffers, syncs_buffers_now = forward_sync_buffers, True
 
         self.module = module
         self.process_group = process_group or dist.distributed_c10d._get_default_group()
-        if len(device_ids or ()) > 1 or (output_device is not None and not device_ids):
-            raise UsageError(
-                "BucketedDDP computes on one device: give device_ids at most one, and before output_device."
-            )
+        self.record_gradient_marks = False
+        self.require_backward_grad_sync = True
+        self.divides_by_all_ranks = True
+        self.may_sync_buffers = True
         first = device_ids[0] if device_ids else None
         self._device = torch.device("cuda", first) if isinstance(first, int) else first
+
+        self._ignored = frozenset(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
+        named = {name: p for name, p in module.named_parameters() if name not in self._ignored}
+        check_wrappable(module, list(named.values()), self._device)
+        trainable = {name: p for name, p in named.items() if p.requires_grad}
+        self._frozen = {name: p for name, p in named.items() if not p.requires_grad}
+        buffers = self.buffers_to_sync()
+        self._has_buffers = bool(buffers)
+        if init_sync:
+            check_same_parameters(trainable, self.process_group)
+            broadcast_tensors([*named.values(), *(buffers if syncs_buffers_now else ())], 0, self.process_group)
         self.config = DDPConfig(
             world_size=dist.get_world_size(self.process_group),
-            backend=_backend_of(self.process_group, next(module.parameters()).device),
+            backend=_backend_of(self.process_group, next(iter(trainable.values())).device),
             wrapper="bucketed",
             bucket_cap_mb=bucket_cap_mb,
             bucket_cap_mb_list=tuple(bucket_cap_mb_list) if bucket_cap_mb_list else None,
@@ -130,27 +113,15 @@ class BucketedDDP(nn.Module, Joinable):
             static_graph=static_graph,
             find_unused_parameters=find_unused_parameters,
             skip_all_reduce_unused_params=skip_all_reduce_unused_params,
-            forward_sync_buffers=forward_sync_buffers,
+            forward_sync_buffers=syncs_buffers,
         )
-        self.require_backward_grad_sync = True
-        self.divides_by_all_ranks = True
-        self.may_sync_buffers = True
-        self._ignored = frozenset(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
-
-        named = {name: p for name, p in module.named_parameters() if name not in self._ignored}
-        check_wrappable(module, list(named.values()), self._device)
-        trainable = {name: p for name, p in named.items() if p.requires_grad}
-        self._frozen = {name: p for name, p in named.items() if not p.requires_grad}
-        if init_sync:
-            check_same_parameters(trainable, self.process_group)
-            buffers = self.buffers_to_sync() if init_sync_buffers else []
-            broadcast_tensors([*named.values(), *buffers], 0, self.process_group)
         self.reducer = Reducer(trainable, self.config, self.process_group)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Runs the module; whether the coming backward synchronises is decided here."""
         with mark(marks.FORWARD):
             synchronizes = torch.is_grad_enabled() and self.require_backward_grad_sync
+            self.reducer.record_gradient_marks = self.record_gradient_marks
             self.reducer.divisor = count_training_ranks(self)
             if torch.is_grad_enabled():
                 self._warn_of_unfrozen()
@@ -188,15 +159,31 @@ class BucketedDDP(nn.Module, Joinable):
         check_hook(hook, self.config.backend, is_one_bucket=self.reducer.is_one_bucket())
         self.reducer.hook = (hook, state)
 
+    # What a recorder asks: indices count the trainable parameters in registration order, buckets are in launch order.
+
+    def initial_bucket_layout(self) -> list[list[int]]:
+        """The parameters of each bucket before the rebuild."""
+        return self.reducer.initial_layout
+
+    def bucket_layout(self) -> list[list[int]]:
+        """The parameters of each bucket now."""
+        return [list(bucket.members) for bucket in self.reducer.buckets]
+
+    def ready_order(self) -> list[int]:
+        """The parameters in the order in which their gradients came in the last synchronising backward."""
+        return self.reducer.ready_order
+
+    # Uneven inputs, through torch's `Join`.
+
     def join(
         self, divide_by_initial_world_size: bool = True, enable: bool = True, throw_on_early_termination: bool = False
     ) -> Join:
-        """A context in which ranks may have different numbers of batches."""
+        """A context in which ranks may have different numbers of batches; arguments as torch's."""
         weighting = {"divide_by_initial_world_size": divide_by_initial_world_size}
         return Join([self], enable, throw_on_early_termination, **weighting)
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
-        """What this rank does once it has joined; `divide_by_initial_world_size` as torch's."""
+        """What this rank does while only others have data."""
         self.divides_by_all_ranks = kwargs.get("divide_by_initial_world_size", True)
         return Shadow(self)
 
@@ -210,39 +197,14 @@ class BucketedDDP(nn.Module, Joinable):
         """The ranks of a join."""
         return self.process_group
 
-    @property
-    def record_gradient_marks(self) -> bool:
-        """Whether each gradient gets a profiler mark of its own."""
-        return self.reducer.record_gradient_marks
-
-    @record_gradient_marks.setter
-    def record_gradient_marks(self, value: bool) -> None:
-        self.reducer.record_gradient_marks = value
-
-    def parameter_names(self) -> list[str]:
-        """Names of the parameters that are averaged; their places are the indices used everywhere."""
-        return list(self.reducer.names)
-
-    def initial_bucket_layout(self) -> list[list[int]]:
-        """The buckets of the first steps, in launch order, as indices into the trainable parameters."""
-        return self.reducer.initial_layout
-
-    def bucket_layout(self) -> list[list[int]]:
-        """The buckets now, in launch order, as indices into the trainable parameters in registration order."""
-        return [list(bucket.members) for bucket in self.reducer.buckets]
-
-    def ready_order(self) -> list[int]:
-        """Indices of the parameters in the order in which their gradients came in the last synchronising backward."""
-        return self.reducer.ready_order
+    # Buffers, copies, and what changes after wrapping.
 
     def will_sync_buffers(self) -> bool:
         """Whether the next forward starts with rank 0's buffers."""
-        return (
-            self.config.forward_sync_buffers and self.may_sync_buffers and next(self.module.buffers(), None) is not None
-        )
+        return self._has_buffers and self.config.forward_sync_buffers and self.may_sync_buffers
 
     def buffers_to_sync(self) -> list[Tensor]:
-        """The buffers that are kept equal to rank 0's; read anew, since modules may replace theirs."""
+        """The buffers that are kept equal; read anew, since modules may replace theirs."""
         return [buffer for name, buffer in self.module.named_buffers() if name not in self._ignored]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -251,8 +213,8 @@ class BucketedDDP(nn.Module, Joinable):
         return {"module": self.module, "device": self._device, "training": self.training, "config": self.config}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        config: DDPConfig = state["config"]
-        settings = {name: getattr(config, name) for name in CONFIG_ARGUMENTS}
+        no_arguments = ("world_size", "backend", "wrapper", "comm_hook", "accumulation_steps")
+        settings = {name: value for name, value in asdict(state["config"]).items() if name not in no_arguments}
         device_ids = None if state["device"] is None else [state["device"]]
         BucketedDDP.__init__(self, state["module"], device_ids, init_sync=False, **settings)
         self.training = state["training"]
@@ -263,8 +225,7 @@ class BucketedDDP(nn.Module, Joinable):
     def _warn_of_unfrozen(self) -> None:
         names = [name for name, parameter in self._frozen.items() if parameter.requires_grad]
         if names:
-            for name in names:
-                del self._frozen[name]
+            self._frozen = {name: p for name, p in self._frozen.items() if name not in names}
             warnings.warn(unfrozen(names), stacklevel=3)
 
 

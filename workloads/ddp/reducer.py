@@ -62,7 +62,7 @@ class Reducer:
         limits = first_limits(self._limits, cap_list_given=has_list, will_rebuild=self._may_rebuild)
         self.initial_layout = assign_first(self._num_bytes, self._keys, limits)
         self.buckets: list[Bucket] = []
-        self._place_of: dict[int, tuple[Bucket, int]] = {}
+        self._places: list[tuple[Bucket, int]] = []
         self._build_buckets(self.initial_layout)
 
         self._lock = threading.Lock()  # autograd has one thread a device
@@ -98,14 +98,13 @@ class Reducer:
         self._build_buckets(assign_rebuilt(self._num_bytes, self._keys, self._limits, order.tolist()))
 
     def _build_buckets(self, layout: Sequence[Sequence[int]]) -> None:
-        self._place_of = {}
+        self._places = []
         self.buckets = []  # lets go of the old buffers before new ones are allocated
-        for members in layout:
-            bucket = Bucket(len(self.buckets), members, [self.parameters[index] for index in members])
-            self.buckets.append(bucket)
-            self._place_of.update((index, (bucket, position)) for position, index in enumerate(members))
-            if self.config.gradient_as_bucket_view:
-                bucket.take_in_all(None, as_view=True)
+        for index, members in enumerate(layout):
+            parameters = [self.parameters[member] for member in members]
+            self.buckets.append(Bucket(index, members, parameters, as_view=self.config.gradient_as_bucket_view))
+        place_of = {m: (bucket, i) for bucket in self.buckets for i, m in enumerate(bucket.members)}
+        self._places = [place_of[index] for index in range(len(self.parameters))]
 
     def expect_backward(self, output: object) -> object:
         """After a forward that shall be synchronised; returns the output to hand on in place of `output`."""
@@ -115,7 +114,8 @@ class Reducer:
         self._next_bucket = 0
         self._calls_left = list(self._calls_per_step)
         for bucket in self.buckets:
-            bucket.num_pending = len(bucket.members)
+            # A comm hook gets the plain gradients and averages them itself.
+            bucket.expect_gradients(self.divisor if self.hook is None else None)
         if self._is_learning:
             handed_on = call_at_backward_start(output, partial(_at_end_of_backward, self._reduce_all))
             if handed_on is output:
@@ -137,9 +137,9 @@ class Reducer:
 
     def on_gradient(self, index: int) -> None:
         """Backward has passed a parameter, and mostly left a gradient."""
-        with self._lock, torch.no_grad():
-            has_gradient = self.parameters[index].grad is not None
+        with self._lock:
             if self._is_searching or self._is_learning:
+                has_gradient = self.parameters[index].grad is not None
                 self._used.here[index] |= has_gradient
             if not self._is_expecting:
                 self._warn_if_late(index)
@@ -162,17 +162,14 @@ class Reducer:
         self._is_ready[index] = True
         if self.record_gradient_marks:
             mark_moment(marks.GRADIENT_READY, index)
-        bucket, position = self._place_of[index]
-        # A comm hook gets the plain gradients and averages them itself.
-        scale = 1 / self.divisor if self.hook is None else None
-        as_view = self.config.gradient_as_bucket_view
+        bucket, position = self._places[index]
         if not self.config.batched_grad_copy:
-            bucket.take_in(position, scale, as_view=as_view)
+            bucket.take_in(position)
         bucket.num_pending -= 1
         if bucket.num_pending == 0:
             mark_moment(marks.BUCKET_READY, bucket.index, bucket.buffer.nbytes)
             if self.config.batched_grad_copy:
-                bucket.take_in_all(scale, as_view=as_view)
+                bucket.take_in_all()
             self._launch_complete_buckets()
 
     def _launch_complete_buckets(self) -> None:
@@ -216,7 +213,7 @@ class Reducer:
                 bucket.reduction = None
                 used = self._used.among(bucket.members) if self.config.static_graph or self._is_searching else None
                 with mark(marks.COPY_BACK, bucket.index):
-                    bucket.give_back(averages, used, as_view=self.config.gradient_as_bucket_view)
+                    bucket.give_back(averages, used)
             if self._is_searching:
                 self._used.wait()
                 self._used.forget()
@@ -255,17 +252,11 @@ class Reducer:
     # What can go wrong.
 
     def _check_finished(self) -> None:
-        if not self._is_expecting or not any(self._is_ready):
-            return
-        missing = [index for index, is_ready in enumerate(self._is_ready) if not is_ready]
-        frozen = [index for index in missing if not self.parameters[index].requires_grad]
-        if self.config.static_graph:
-            advice = "a graph that changes is not static; leave static_graph out."
-        elif self._is_searching:
-            advice = "let every output of forward take part in the loss."
-        else:
-            advice = "let every parameter take part in the loss, or pass find_unused_parameters=True."
-        raise gradients_missing(self._rank, self._names(missing), self._names(frozen), advice)
+        if self._is_expecting and any(self._is_ready):
+            missing = [index for index, is_ready in enumerate(self._is_ready) if not is_ready]
+            frozen = [self.names[index] for index in missing if not self.parameters[index].requires_grad]
+            names = [self.names[index] for index in missing]
+            raise gradients_missing(self._rank, names, frozen, is_static=self.config.static_graph)
 
     def _warn_if_late(self, index: int) -> None:
         if self._is_synchronized:
@@ -274,9 +265,6 @@ class Reducer:
 
     def _naming(self, bucket: Bucket) -> AbstractContextManager[None]:
         return naming_bucket(self._rank, bucket.index, bucket.buffer.nbytes)
-
-    def _names(self, indices: Sequence[int]) -> list[str]:
-        return [self.names[index] for index in indices]
 
 
 def _on_gradient(reducer: weakref.ref[Reducer], index: int, *_: object) -> None:
