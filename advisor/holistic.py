@@ -41,7 +41,7 @@ UNDERSTOOD = "0.5.0"
 INSTALL = "pip install 'ddp-advisor[hta]'"
 
 MOST_RANKS = 8
-MOST_KERNELS = 32_000
+MOST_KERNELS = 40_000
 """HTA goes through kernels one by one, so only this many of a run are handed over: the last ones of every rank."""
 NUM_KERNELS = 10
 """Kernels listed for a rank: the longest in sum."""

@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
 from advisor.schema import Report
-from reports import sentences, summary, text
+from reports import holistic, sentences, summary, text
 from reports.charts import bucket_timeline, communication_fit, legend_html, prediction_vs_measurement, step_time_bar
 from reports.charts.theme import CONFIG
 from reports.palette import PART_LABELS, PARTS
@@ -30,6 +30,7 @@ def render_html(report: Report) -> str:
         .render(
             report=report,
             sentences=sentences,
+            holistic=holistic,
             ranks=summary.summarize_ranks(report),
             buckets=summary.summarize_buckets(report),
             run=summary.describe_run(report),

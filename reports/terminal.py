@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from advisor.schema import Alarm, Evidence, Recommendation, Report
+from reports import holistic
 from reports.palette import PART_LABELS, PARTS
 from reports.sentences import (
     VERDICT_TITLES,
@@ -50,7 +51,7 @@ _OUTCOME_STYLES = {"faster": "green", "slower": "red", "failed": "red", "referen
 
 
 def render_terminal(report: Report, console: Console) -> None:
-    """Prints the report: verdict, baseline, step, buckets, recommendations, alarms, notes and sweep, in this order."""
+    """Prints the report: verdict, baseline, step, buckets, recommendations, alarms, notes, sweep and HTA, in order."""
     _print_verdict(report, console)
     _print_baseline(report, console)
     _print_step(report, console)
@@ -59,6 +60,7 @@ def render_terminal(report: Report, console: Console) -> None:
     _print_alarms(report.alarms, console)
     _print_notes(report, console)
     render_sweep(report, console)
+    _print_holistic(report, console)
     console.print()
 
 
@@ -228,6 +230,27 @@ def _print_notes(report: Report, console: Console) -> None:
     for note in report.notes:
         file = f" ({visible(note.file)})" if note.file else ""
         console.print(Text.assemble(("· ", "dim"), visible(note.message), (file, "dim")))
+
+
+def _print_holistic(report: Report, console: Console) -> None:
+    answers = report.holistic
+    if answers is None:
+        return
+    if answers.ranks:
+        _print_heading(holistic.TITLE, console)
+        summary = holistic.summarize(answers)
+        table = _table(*summary.header)
+        for row in summary.rows:
+            table.add_row(*row)
+        console.print(table)
+        for sentence in holistic.say_disagreements(answers):
+            console.print(Text.assemble(("! ", "bold yellow"), sentence))
+        for sentence in filter(None, (holistic.say_agreement(answers), holistic.say_scope(answers))):
+            _print_caption(sentence, console)
+    else:
+        console.print()
+    for message in answers.messages:
+        _print_caption(visible(message), console)
 
 
 def _tabulate_evidence(items: Sequence[Evidence]) -> tuple[RenderableType, ...]:

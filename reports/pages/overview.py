@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from advisor.schema import Evidence, Recommendation, Report
+from reports import holistic
 from reports.charts import bucket_timeline, communication_fit, legend_html, prediction_vs_measurement, step_time_bar
 from reports.sentences import (
     VERDICT_TITLES,
@@ -37,7 +38,7 @@ ALL_RANKS: Final = "the slowest"
 
 
 def render(report: Report) -> None:
-    """Shows the report: verdict, baseline, step, buckets, recommendations, alarms, notes and sweep, in this order."""
+    """Shows the report: verdict, baseline, step, buckets, recommendations, alarms, notes, sweep and HTA, in order."""
     _show_verdict(report)
     _show_baseline(report)
     _show_step(report)
@@ -47,6 +48,7 @@ def render(report: Report) -> None:
     _show_alarms(report)
     _show_notes(report)
     _show_sweep(report)
+    _show_holistic(report)
 
 
 def _show_verdict(report: Report) -> None:
@@ -196,6 +198,27 @@ def _show_sweep(report: Report) -> None:
         for arm in report.sweep.arms
     )
     st.caption(escape_markdown(say_sweep(report.sweep)))
+
+
+def _show_holistic(report: Report) -> None:
+    answers = report.holistic
+    if answers is None:
+        return
+    if answers.ranks:
+        _head(holistic.TITLE)
+        for sentence in holistic.say_disagreements(answers):
+            st.warning(escape_markdown(sentence))
+        _show_holistic_table(holistic.summarize(answers))
+        for table in holistic.tabulate(answers):
+            with st.expander(table.title):
+                _show_holistic_table(table)
+        st.caption(escape_markdown(f"{holistic.say_agreement(answers)} {holistic.say_scope(answers)}"))
+    for message in answers.messages:
+        st.caption(escape_markdown(message))
+
+
+def _show_holistic_table(table: holistic.HolisticTable) -> None:
+    st.dataframe(pd.DataFrame(table.rows, columns=list(table.header)), hide_index=True)
 
 
 def _head(title: str) -> None:
