@@ -100,12 +100,12 @@ def find_exchanges(timeline: RankTimeline, collectives: Sequence[Collective]) ->
 
 
 def _find_exchange(timeline: RankTimeline, step: StepTimeline, collectives: list[Collective]) -> StepExchange:
-    finish_of = {span.host_start_ns: span for span in step.find_spans("gradient_finish")}
-    backwards = [(span, finish_of.get(span.host_end_ns)) for span in step.find_spans("backward")]
-    sent = [[c for c in collectives if _lies_in(c.launch_ns, *spans)] for spans in backwards]
-    latest = max((index for index, buckets in enumerate(sent) if buckets), default=len(sent) - 1)
-    backward, finish = backwards[latest]
-    last = [c for c in collectives if c.launch_ns < 0 or c in sent[latest]]
+    backwards = step.find_spans("backward")
+    launches = [c.launch_ns if c.launch_ns >= 0 else c.start_ns for c in collectives]
+    places = np.searchsorted([span.host_start_ns for span in backwards], launches, side="right") - 1
+    last = [c for c, place in zip(collectives, places, strict=True) if place == places.max()]
+    backward = backwards[places.max()]
+    finish = next((s for s in step.find_spans("gradient_finish") if s.host_start_ns == backward.host_end_ns), None)
     host_tail = 0
     if timeline.trace.device_type == "cuda":
         blocking, host_tail = _find_device_blocking(timeline, backward, finish, last)
@@ -119,15 +119,11 @@ def _find_exchange(timeline: RankTimeline, step: StepTimeline, collectives: list
         backward=backward,
         blocking=blocking,
         num_backwards=len(backwards),
-        num_syncs=sum(map(bool, sent)),
+        num_syncs=len(set(places)),
         launch_spans=_find_launch_spans(timeline, backward),
         copy_back_ns=_sum_copy_back(timeline, finish),
         host_tail_ns=host_tail,
     )
-
-
-def _lies_in(host_ns: int, backward: PhaseSpan, finish: PhaseSpan | None) -> bool:
-    return backward.host_start_ns <= host_ns < (finish or backward).host_end_ns
 
 
 def _describe_bucket(timeline: RankTimeline, collective: Collective, ready_host: npt.NDArray[np.int64]) -> Bucket:
@@ -217,7 +213,7 @@ def _find_host_blocking(
     until = min(finish.host_end_ns, max(bucket.end_ns for bucket in buckets))
     during = _select(events, backward.host_start_ns, backward.host_end_ns)
     nodes = during["thread"].to_numpy()[match_names(during, lambda name: name.startswith(AUTOGRAD_NODE))]
-    rows = events[(events["thread"] == nodes[-1]) & events["category"].isin(OPERATOR)]
+    rows = events[events["thread"].isin(np.unique(nodes)) & events["category"].isin(OPERATOR)]
     busy = build_intervals(rows["start_ns"], rows["end_ns"])
     return difference(build_intervals([finish.host_start_ns], [until]), busy)
 
@@ -225,13 +221,12 @@ def _find_host_blocking(
 def _find_device_blocking(
     timeline: RankTimeline, backward: PhaseSpan, finish: PhaseSpan | None, buckets: list[Collective]
 ) -> tuple[Intervals, int]:
-    done = backward.end_ns
-    after = (finish or backward).host_end_ns
+    if finish is None:
+        return build_intervals([], []), 0
     device = timeline.device
-    following = device[(device["launch_ns"] >= after) & ~device["communication"]]
-    until = max(bucket.end_ns for bucket in buckets)
-    begin = done
+    following = device[(device["launch_ns"] >= finish.host_end_ns) & ~device["communication"]]
+    begin, until = backward.end_ns, min(finish.end_ns, max(bucket.end_ns for bucket in buckets))
     if len(following):
-        begin = max(done, int(following["launch_ns"].iloc[0]))
+        begin = max(begin, int(following["launch_ns"].iloc[0]))
         until = min(until, int(following["start_ns"].iloc[0]))
-    return build_intervals([begin], [until]), begin - done
+    return build_intervals([begin], [until]), begin - backward.end_ns

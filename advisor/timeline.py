@@ -303,7 +303,7 @@ def _fill_gaps(
         begin, until = min(max(begin, at), end), min(max(until, at), end)
         if begin > at:
             filled.append(("data" if begin <= first_forward else "other", at, begin))
-        if until > begin:
+        if until > begin or phase == "gradient_finish":  # which may have no host time and still take the device's
             filled.append((phase, begin, until))
         at = max(at, until)
     return filled
