@@ -81,22 +81,23 @@ def examine_rank(trace: Trace, most_kernels: int = MOST_KERNELS) -> Holistic:
     if trace.device_type != "cuda":
         return Holistic(messages=("There are no GPU events, so HolisticTraceAnalysis has nothing to add.",))
     started = time.perf_counter_ns()
-    ranks: tuple[HolisticRank, ...] = ()
-    messages: tuple[str, ...] = ()
+    ranks: list[HolisticRank] = []
+    messages: list[str] = []
+    path = None
     with _silence():
         obstacle = find_obstacle()
         if obstacle:
             return Holistic(messages=(obstacle,))
-        try:
-            handed = _hand_over(trace, most_kernels)
-            if len(handed.kernels):
-                ranks = (_ask(handed),)
-            else:
-                messages = (f"HolisticTraceAnalysis sees no kernel of rank {trace.rank}: no launch was recorded.",)
-        except FAILURES as error:
-            messages = (f"HolisticTraceAnalysis fails on rank {trace.rank} ({type(error).__name__}: {error}).",)
-    elapsed_ns = time.perf_counter_ns() - started
-    return Holistic(messages=messages, hta_version=UNDERSTOOD, ranks=ranks, elapsed_ns=elapsed_ns)
+        with _telling(f"HolisticTraceAnalysis finds no critical path on rank {trace.rank}", messages):
+            path = _find_critical_path(trace, most_kernels)
+        with _telling(f"HolisticTraceAnalysis does not answer for rank {trace.rank}", messages):
+            ranks.append(_ask(_hand_over(trace, most_kernels), path))
+    return Holistic(
+        messages=tuple(messages),
+        hta_version=UNDERSTOOD,
+        ranks=tuple(ranks),
+        elapsed_ns=time.perf_counter_ns() - started,
+    )
 
 
 def merge_answers(answers: Sequence[Holistic], num_ranks: int) -> Holistic:
@@ -145,6 +146,21 @@ def _silence() -> Iterator[None]:
     finally:
         root.removeHandler(nowhere)
         logger.setLevel(level)
+
+
+class _UnansweredError(ValueError):
+    """A question that HTA is not to be asked."""
+
+
+@contextmanager
+def _telling(what: str, messages: list[str]) -> Iterator[None]:
+    """Turns what HTA raises into a message."""
+    try:
+        yield
+    except _UnansweredError as error:
+        messages.append(f"{what}: {error}.")
+    except FAILURES as error:
+        messages.append(f"{what}: {type(error).__name__}: {error}.")
 
 
 # ------------------------------------------------------------------------------------------------- handing over
@@ -202,7 +218,9 @@ def _fill(rank: int, rows: pd.DataFrame) -> Any:
 # ------------------------------------------------------------------------------------------------------ answers
 
 
-def _ask(handed: _Handed) -> HolisticRank:
+def _ask(handed: _Handed, path: CriticalPath | None) -> HolisticRank:
+    if handed.kernels.empty:
+        raise _UnansweredError("no launch of its kernels was recorded")
     overlap = _check_overlap(handed)
     handed.correct_names()
     kinds, kernels = _break_down_kernels(handed)
@@ -216,7 +234,7 @@ def _ask(handed: _Handed) -> HolisticRank:
         queues=_measure_queues(handed),
         kinds=kinds,
         kernels=kernels,
-        critical_path=_find_critical_path(handed.trace),
+        critical_path=path,
     )
 
 
@@ -311,22 +329,23 @@ def _break_down_kernels(handed: _Handed) -> tuple[tuple[KindTime, ...], tuple[Ke
     )
 
 
-def _find_critical_path(trace: Trace) -> CriticalPath | None:
-    """The critical path of the step in the middle; None where synchronisation was not recorded.
-
-    Without it HTA does not see what waits for what: its path then misses communication, or is longer than the step.
-    """
+def _find_critical_path(trace: Trace, most_rows: int) -> CriticalPath | None:
+    """The critical path of the step in the middle; None where synchronisation was not recorded."""
     chosen = build_step_rows(trace.events)
     if chosen is None:
         return None
+    step, rows = chosen
+    if len(rows) > most_rows:
+        raise _UnansweredError(
+            f"{step} has {len(rows)} events, more than the {most_rows} that can be looked at in time"
+        )
     from hta.analyzers.critical_path_analysis import CriticalPathAnalysis
 
-    step, rows = chosen
     graph, found = CriticalPathAnalysis.critical_path_analysis(_fill(trace.rank, rows), trace.rank, step, 0)
     if not found:
-        return None
+        raise _UnansweredError(f"the events of {step} contradict each other")
     spent = graph.get_critical_path_breakdown().groupby("bound_by")["duration"].sum()
-    return CriticalPath(
-        step=int(step.rpartition("#")[2]),
-        **{ours: int(spent.get(theirs, 0)) for ours, theirs in BOUND_BY.items()},
-    )
+    times = {ours: int(spent.get(theirs, 0)) for ours, theirs in BOUND_BY.items()}
+    if sum(times.values()) > rows["end"].max() - rows["ts"].min():
+        raise _UnansweredError(f"its path through {step} is longer than the step")
+    return CriticalPath(step=int(step.rpartition("#")[2]), **times)

@@ -43,7 +43,7 @@ def build_step_rows(events: pd.DataFrame) -> tuple[str, pd.DataFrame] | None:
     Without that, HTA's critical path does not see what waits for what: it misses communication, or outlasts the step.
     """
     steps = events[_is_step(events)]
-    if steps.empty or not set(WAITS) <= set(events.columns) or not (events["category"] == SYNCHRONIZATION).any():
+    if steps.empty or not set(WAITS) <= set(events.columns) or not (events[WAITS] >= 0).to_numpy().any():
         return None
     step = steps.iloc[len(steps) // 2]
     inside = events[events["start_ns"].between(step["start_ns"], step["end_ns"])]

@@ -268,6 +268,21 @@ def test_without_synchronisation_there_is_no_critical_path(plain: HolisticRank) 
     assert ask(replace(trace, events=trace.events.drop(columns=WAITS))).critical_path is None
 
 
+def test_a_step_too_large_has_no_critical_path_and_says_so() -> None:
+    answers = examine_rank(record_synchronized(), most_kernels=10)
+    expected = "ProfilerStep#3 has 14 events, more than the 10 that can be looked at in time"
+    assert answers.messages == (f"HolisticTraceAnalysis finds no critical path on rank 0: {expected}.",)
+    assert answers.ranks[0].critical_path is None
+
+
+def test_an_incoherent_critical_path_costs_nothing_else() -> None:
+    trace = record_synchronized()
+    renamed = trace.events["name"].astype(str).replace("Stream Sync", "Unknown Sync").astype("category")
+    answers = examine_rank(replace(trace, events=trace.events.assign(name=renamed)))
+    assert answers.messages == ("HolisticTraceAnalysis finds no critical path on rank 0: AssertionError: .",)
+    assert answers.ranks[0].device_time == ask(trace).device_time
+
+
 # ---------------------------------------------------------------------------------------- what cannot be answered
 
 
@@ -318,7 +333,7 @@ def test_what_it_stumbles_over_is_told_and_costs_one_rank(monkeypatch: pytest.Mo
     answers = examine_run([record().read(), record(rank=1).read()])
     assert [rank.rank for rank in answers.ranks] == [0]
     assert answers.messages == (
-        "HolisticTraceAnalysis fails on rank 1 (IndexError: single positional indexer is out-of-bounds).",
+        "HolisticTraceAnalysis does not answer for rank 1: IndexError: single positional indexer is out-of-bounds.",
     )
 
 
@@ -326,7 +341,9 @@ def test_kernels_without_any_launch_are_told() -> None:
     trace = record()
     trace.events = [event for event in trace.events if event["cat"] != "cuda_runtime"]
     answers = examine_run([trace.read()])
-    assert answers.messages == ("HolisticTraceAnalysis sees no kernel of rank 0: no launch was recorded.",)
+    assert answers.messages == (
+        "HolisticTraceAnalysis does not answer for rank 0: no launch of its kernels was recorded.",
+    )
 
 
 def test_without_communication_there_is_no_overlap_to_compare() -> None:
