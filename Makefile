@@ -2,7 +2,8 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-INSTALL := $(BIN)/python -m pip install --constraint constraints.txt --editable
+# Python compiles what is used when it is first used; compiling all that is installed would double the wait.
+INSTALL := $(BIN)/python -m pip install --no-compile --constraint constraints.txt --editable
 
 # Two training ranks share this machine: more threads each would make them fight for its cores.
 export OMP_NUM_THREADS ?= 1
