@@ -40,8 +40,8 @@ def say_disagreements(holistic: Holistic) -> tuple[str, ...]:
 def say_scope(holistic: Holistic) -> str:
     """What HTA looked at, and what asking it took."""
     return (
-        f"HolisticTraceAnalysis {holistic.hta_version} on the kernels launched in the recording, up to the end of its last "
-        f"step; asking it took {format_ns(holistic.elapsed_ns)} of the analysis."
+        f"HolisticTraceAnalysis {holistic.hta_version} on the kernels launched in the recording, up to the end of its "
+        f"last step; asking it took {format_ns(holistic.elapsed_ns)} of the analysis."
     )
 
 

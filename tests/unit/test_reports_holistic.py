@@ -63,7 +63,7 @@ def report(*ranks: HolisticRank, messages: tuple[str, ...] = ()) -> Report:
 
 
 def printed(shown: Report) -> str:
-    console = Console(file=io.StringIO(), width=120, color_system=None)
+    console = Console(file=io.StringIO(), width=160, color_system=None)
     render_terminal(shown, console)
     return console.file.getvalue()
 
