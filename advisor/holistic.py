@@ -28,13 +28,13 @@ from advisor.schema import (
     DeviceTime,
     Holistic,
     HolisticRank,
+    KernelKind,
     KernelTime,
     KindTime,
     OverlapCheck,
     StreamIdle,
     StreamQueue,
 )
-from advisor.schema.holistic import KernelKind
 from advisor.tables import Trace
 
 UNDERSTOOD = "0.5.0"
@@ -52,7 +52,7 @@ TOLERANCE_FRACTION = 0.5e-4
 
 KIND_OF: dict[str, KernelKind] = {"COMMUNICATION": "communication", "COMPUTATION": "computation", "MEMORY": "memory"}
 SPELLING: dict[KernelKind, str] = {"communication": "ncclKernel", "computation": "kernel", "memory": "Memcpy"}
-"""How a name must begin for HTA to know the kind; it knows no kernel of RCCL or oneCCL by its own name."""
+"""How a name must begin for HTA to know the kind; it knows no name that begins with RCCL or oneCCL."""
 BOUND_BY = {
     "host_ns": "cpu_bound",
     "computation_ns": "gpu_compute_bound",
