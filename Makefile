@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-# Python compiles what is used when it is first used; compiling all that is installed would double the wait.
+# Python compiles what is used when it is first used; compiling all that is installed would nearly double the wait.
 INSTALL := $(BIN)/python -m pip install --no-compile --constraint constraints.txt --editable
 
 # Two training ranks share this machine: more threads each would make them fight for its cores.
