@@ -108,7 +108,7 @@ def _train(rank: int, workload: str, wrapper: str, store: str, send: Connection)
     from workloads.train import Training
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     device = torch.device("cpu")
     job = build_job(JobContext(JobSpec(workload=workload, preset=PRESET), rank=rank, world_size=2, device=device))
     training = Training(job, configure(wrapper), Place(rank, 2, device, "gloo"))
