@@ -32,9 +32,9 @@ def find_leaf_operators(timeline: RankTimeline) -> pd.DataFrame:
     starts, ends = starts[keep], ends[keep]
     covered = measure_coverage(timeline.communication)
     steps = timeline.steps
-    edges = np.array([step.host_start_ns for step in steps])
-    place = np.searchsorted(edges, starts, side="right") - 1
-    inside = (place >= 0) & (ends <= np.array([step.host_end_ns for step in steps])[place])
+    place = np.searchsorted([step.host_start_ns for step in steps], starts, side="right") - 1
+    limits = np.array([*(step.host_end_ns for step in steps), -1])  # the last one for what no step precedes
+    inside = ends <= limits[place]
     beside = (covered(ends) - covered(starts)) / np.maximum(ends - starts, 1)
     decided = inside & ((beside < CLEAN_FRACTION) | (beside > OVERLAPPED_FRACTION))
     table: pd.DataFrame = pd.DataFrame(

@@ -66,7 +66,7 @@ def assert_phases_tile(steps: Sequence[StepTimeline]) -> None:
     assert all(a.end_ns == b.start_ns for a, b in pairwise(steps))
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(traces())
 def test_the_parts_of_a_step_are_the_step(trace: RankTrace) -> None:
     front = lay_out(trace)
@@ -89,7 +89,7 @@ def test_the_parts_of_a_step_are_the_step(trace: RankTrace) -> None:
         assert row.exposed_ns + row.overlap_ns == row.communication_ns
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(traces(), traces(rank=1))
 def test_what_buckets_block_is_what_the_step_loses(first: RankTrace, second: RankTrace) -> None:
     for schedule in lay_out(first, second).schedules:
