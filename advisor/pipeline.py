@@ -18,11 +18,18 @@ from advisor.schema import DDPConfig, Prediction, Report
 Progress = Callable[[int, int, str], None]
 
 
-def analyze(paths: Sequence[str | Path], *, holistic: bool = True, on_progress: Progress | None = None) -> Report:
+def analyze(
+    paths: Sequence[str | Path],
+    *,
+    ranks: Sequence[int] = (),
+    holistic: bool = True,
+    on_progress: Progress | None = None,
+) -> Report:
     """Reads the traces of one run and says where the step time goes and what would be faster.
 
     Args:
-        paths: Run folders, folders of traces or trace files of one run.
+        paths: Run folders, folders of trace files, patterns, archives or URLs of one run; `-` is standard input.
+        ranks: The ranks of the files that tell none, in the order of their names.
         holistic: Whether to ask HolisticTraceAnalysis too, where it is installed and there are GPU events.
         on_progress: Called with (done, total, text) while files are read.
 
@@ -32,9 +39,9 @@ def analyze(paths: Sequence[str | Path], *, holistic: bool = True, on_progress: 
     Raises:
         InputError: Something is missing, unreadable or no trace.
     """
-    run = read_run(paths, on_progress)
-    ranks = tuple(observe_rank(trace) for trace in run.traces)
-    report = build_report(RunObservation(run.source, ranks, run.manifest, run.notes))
+    run = read_run(paths, on_progress, ranks)
+    observed = tuple(observe_rank(trace) for trace in run.traces)
+    report = build_report(RunObservation(run.source, observed, run.manifest, run.notes))
     return msgspec.structs.replace(report, holistic=examine_run(run.traces)) if holistic else report
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from advisor.schema import Report
 
 
-def choose_folder(paths: Sequence[Path], out: Path | None) -> Path:
+def choose_folder(paths: Sequence[str | Path], out: Path | None) -> Path:
     """Says where the report of these traces belongs: `out`, else into the run folder itself, else below `runs/`.
 
     Foreign traces are not ours to write beside. Their folder's name is for people, the hash tells two of that name
@@ -29,13 +30,12 @@ def choose_folder(paths: Sequence[Path], out: Path | None) -> Path:
     """
     if out is not None:
         folder = out
-    elif len(paths) == 1 and (paths[0] / "manifest.json").is_file():
-        folder = paths[0]
+    elif len(paths) == 1 and (Path(paths[0]) / "manifest.json").is_file():
+        folder = Path(paths[0])
     else:
-        resolved = sorted(path.resolve() for path in paths)
-        name = resolved[0].name if resolved[0].is_dir() else resolved[0].parent.name
-        digest = hashlib.sha256("\n".join(map(str, resolved)).encode()).hexdigest()[:8]
-        folder = Path("runs") / f"{name}-{digest}"
+        places = sorted(map(_place, paths))
+        digest = hashlib.sha256("\n".join(places).encode(errors="surrogateescape")).hexdigest()[:8]
+        folder = Path("runs") / f"{_name_traces(places[0])}-{digest}"
     _require_writable(folder)
     return folder
 
@@ -77,3 +77,20 @@ def _require_writable(folder: Path) -> None:
     existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         raise UsageError(f"The report cannot be written into {folder}: choose a writable folder with --out.")
+
+
+def _place(path: str | Path) -> str:
+    """The same for the same traces, however they are written."""
+    is_elsewhere = str(path) == "-" or "://" in str(path)
+    return str(path) if is_elsewhere else str(Path(path).resolve())
+
+
+def _name_traces(place: str) -> str:
+    """A word for some traces that is safe as a folder's name."""
+    if place == "-":
+        return "stdin"
+    if "://" in place:
+        name = place.partition("://")[2].partition("?")[0].rstrip("/").rpartition("/")[2].partition(".")[0]
+    else:
+        name = Path(place).name if Path(place).is_dir() else Path(place).parent.name
+    return re.sub(r"[^\w.+-]+", "_", name.encode(errors="replace").decode()) or "traces"

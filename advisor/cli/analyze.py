@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from advisor.errors import CheckFailedError
+from advisor.errors import CheckFailedError, UsageError
 
 if TYPE_CHECKING:
     from advisor.schema import Report
@@ -15,11 +16,16 @@ if TYPE_CHECKING:
 
 def analyze(
     paths: Annotated[
-        list[Path],
-        typer.Argument(metavar="PATH", help="A run folder, a folder of traces, or the trace files of one run."),
+        list[str],
+        typer.Argument(
+            metavar="PATH", help="A run folder, or its traces: files, folders, patterns, archives, URLs, - for a pipe."
+        ),
     ],
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Folder to write report.json and report.html into.")
+    ] = None,
+    ranks: Annotated[
+        str | None, typer.Option(metavar="N,N,…", help="Ranks of the files that tell none, in name order: 0,1 or 0-7.")
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", metavar="", help="Print report.json instead of the summary.")
@@ -41,7 +47,7 @@ def analyze(
 
     folder = choose_folder(paths, out)
     with show_progress("Reading traces", visible=not as_json) as on_progress:
-        report = analyze_traces(paths, on_progress=on_progress)
+        report = analyze_traces(paths, ranks=_read_ranks(ranks or ""), on_progress=on_progress)
     write_report(report, folder)
     if as_json:
         typer.echo((folder / "report.json").read_text(encoding="utf-8"), nl=False)
@@ -50,6 +56,14 @@ def analyze(
         tell_where(folder)
     if strict:
         _fail_on_errors(report)
+
+
+def _read_ranks(text: str) -> list[int]:
+    """The numbers of `0,2,3` or `0-7`."""
+    spans = [re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", word.strip()) for word in text.split(",") if word.strip()]
+    if None in spans:
+        raise UsageError(f"--ranks {text!r} is no list of ranks: write it as 0,1,2 or 0-7.")
+    return [rank for span in spans if span for rank in range(int(span[1]), int(span[2] or span[1]) + 1)]
 
 
 def _fail_on_errors(report: Report) -> None:

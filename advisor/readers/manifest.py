@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from advisor.readers.locations import Location, open_stream
+from advisor.schema import RunManifest
+from advisor.schema.files import decode_json
 
-from advisor.schema import RunManifest, read_json
 
-
-def read_manifest(folders: Sequence[Path]) -> RunManifest | None:
-    """Reads `manifest.json` from the only folder of a run; several folders have no manifest in common.
+def read_manifest(location: Location) -> RunManifest:
+    """Reads a `manifest.json`, wherever it lies.
 
     Raises:
-        InputError: There is one but it cannot be read.
+        InputError: It cannot be read, or is none.
     """
-    if len(folders) != 1:
-        return None
-    path = folders[0] / "manifest.json"
-    return read_json(RunManifest, path) if path.exists() else None
+    with open_stream(location) as stream:
+        return decode_json(RunManifest, stream.read(), location.name)

@@ -28,7 +28,7 @@ def analyze(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Analyze:
     (tmp_path / "bert").mkdir()
 
     def run(*arguments: str, report: Report | None = None) -> Result:
-        def analyze_nothing(paths: Sequence[Path], *, on_progress: Any = None) -> Report:
+        def analyze_nothing(paths: Sequence[str], **options: Any) -> Report:
             return report or gloo_report()
 
         monkeypatch.setattr(pipeline, "analyze", analyze_nothing)

@@ -152,7 +152,7 @@ def test_no_collective_at_all_is_an_alarm(tmp_path: Path) -> None:
 
 def test_two_files_of_one_rank_are_refused(tmp_path: Path) -> None:
     for name in ("a.json", "b.json"):
-        (tmp_path / name).write_bytes(record_rank(0).to_json())
+        (tmp_path / name).write_bytes(record_rank(0).to_json(host_name=name))
     with pytest.raises(InputError, match="are both rank 0"):
         pipeline.analyze([tmp_path])
 

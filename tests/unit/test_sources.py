@@ -1,69 +1,139 @@
-"""Paths in, a `Run` out: which files count, how they are opened, and one sentence for every way in which that fails."""
+"""Paths in, sources out: which files count, what is said about each of them, and how every failure is told."""
 
 from __future__ import annotations
 
 import gzip
+import io
+import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from advisor.errors import InputError
+from advisor.readers.display import list_names, show_name
+from advisor.readers.heads import HEAD_BYTES, read_head
 from advisor.readers.run import read_run
-from advisor.readers.sources import find_sources, guess_rank
-from tests.trace_builders import RankTrace
+from advisor.readers.sources import find_sources
+from tests.trace_files import make_rankless_trace, make_trace, pack_tar, write_file, write_ranks
 
 
-def write_rank(folder: Path, rank: int, name: str | None = None, *, world_size: int = 2) -> Path:
-    trace = RankTrace(rank, world_size)
-    trace.operator("aten::mm", 0, 10)
-    path = folder / (name or f"rank{rank}.pt.trace.json")
-    text = trace.to_json()
-    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
-    return path
+def find_names(*paths: str | Path) -> list[str]:
+    return sorted(source.name for source in find_sources(paths).sources)
+
+
+class Pipe(io.TextIOWrapper):
+    """Standard input with these bytes in it."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(io.BytesIO(data))
+
+
+# ----------------------------------------------------------------------------------------------------- what counts
+
+
+def test_a_folder_gives_the_traces_below_it_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_ranks(Path("run"))
+    write_file(Path("run/later/rank0.json.gz"), make_trace(start=99))
+    for name in ("manifest.json", "report.json", "probe.json", "report.html", ".hidden.json", "__MACOSX/._rank0.json"):
+        file = Path("run") / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(make_trace())
+    found = find_sources(["run"])
+    assert [source.name for source in found.sources] == ["run/rank0.json", "run/rank1.json", "run/later/rank0.json.gz"]
+    assert found.manifests.keys() == {"run"}
+    assert (found.strays, found.failures) == ([], [])
+
+
+@pytest.mark.parametrize("suffix", [".json", ".json.gz", ".json.zst"])
+def test_every_packing_is_read(tmp_path: Path, suffix: str) -> None:
+    write_ranks(tmp_path, name="rank{}" + suffix)
+    assert [len(trace.events) for trace in read_run([tmp_path]).traces] == [2, 2]
+
+
+def test_the_content_counts_where_a_person_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.trace"
+    path.write_bytes(gzip.compress(make_trace()))
+    assert find_names(path) == [str(path)]
+    with pytest.raises(InputError, match="holds no trace"):
+        find_sources([tmp_path])
+
+
+def test_a_pattern_is_matched_here_too(tmp_path: Path) -> None:
+    write_ranks(tmp_path / "a")
+    write_ranks(tmp_path / "b")
+    assert find_names(tmp_path / "*" / "rank1.json") == [f"{tmp_path}/a/rank1.json", f"{tmp_path}/b/rank1.json"]
+    assert find_names(tmp_path / "**" / "rank0*") == [f"{tmp_path}/a/rank0.json", f"{tmp_path}/b/rank0.json"]
+    assert len(find_names(tmp_path / "?")) == 4
+
+
+def test_a_name_that_looks_like_a_pattern_is_a_name_first(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "rank[0].json", make_trace())
+    assert find_names(path) == [str(path)]
+
+
+def test_a_file_reached_twice_is_one(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "rank0.json", make_trace())
+    (tmp_path / "zlatest.json").symlink_to(path)
+    assert find_names(tmp_path, path, f"{tmp_path}/*.json") == [str(path)]
+
+
+def test_standard_input_may_hold_anything_that_a_file_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", Pipe(gzip.compress(make_trace(1))))
+    (source,) = find_sources(["-"]).sources
+    assert (source.name, source.rank) == ("standard input", 1)
+    monkeypatch.setattr(sys, "stdin", Pipe(pack_tar({"rank0.json": make_trace(0), "rank1.json": make_trace(1)})))
+    assert [trace.file for trace in read_run(["-"]).traces] == [
+        "standard input/rank0.json",
+        "standard input/rank1.json",
+    ]
+
+
+def test_an_empty_pipe_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", Pipe(b""))
+    with pytest.raises(InputError, match="Standard input is empty: pipe a trace into `ddp-advisor analyze -`"):
+        find_sources(["-"])
+
+
+# ---------------------------------------------------------------------------------------------------- what is said
+
+
+def test_the_head_tells_whose_trace_it_is() -> None:
+    head = read_head(make_trace(3, world_size=8, process=77, start=1_000))
+    assert (head.is_trace, head.rank, head.world_size, head.process, head.first_ns) == (True, 3, 8, "77", 1_000_000)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_the_head_is_read_in_any_encoding(encoding: str) -> None:
+    head = read_head(make_trace(3).decode().encode(encoding))
+    assert (head.is_trace, head.rank) == (True, 3)
+
+
+def test_nested_groups_do_not_hide_the_rank() -> None:
+    info = b'{"distributedInfo": {"backend": "nccl", "pg_config": [{"ranks": [0, 1]}], "rank": "5"}, "traceEvents": ['
+    assert read_head(info).rank == 5
 
 
 @pytest.mark.parametrize(
-    ("name", "rank"),
-    [
-        ("rank3.pt.trace.json.gz", 3),
-        ("baseline-220ff-rank6-chrome-trace.json.gz", 6),
-        ("sampled_rank-1.json.gz", 1),
-        ("Rank_12.json", 12),
-        ("trace0.json", 0),
-        ("worker0_step_12.json", None),
-        ("nccl_data.json.gz", None),
-    ],
+    "info", [b"[1]", b'{"rank": -1}', b'{"rank": null}', b'{"rank": "x"}', b'{"rank": 1', b"{" * HEAD_BYTES]
 )
-def test_the_rank_that_a_name_suggests(name: str, rank: int | None) -> None:
-    assert guess_rank(name) == rank
+def test_what_is_no_rank_is_none(info: bytes) -> None:
+    head = read_head(b'{"distributedInfo": ' + info)
+    assert (head.is_trace, head.rank) == (True, None)
 
 
-def test_a_folder_gives_its_traces_in_order_and_nothing_else(tmp_path: Path) -> None:
-    for name in ("rank1.json.gz", "rank0.json", "manifest.json", "report.json", "probe.json", "report.html"):
-        (tmp_path / name).touch()
-    assert [source.path.name for source in find_sources([tmp_path])] == ["rank0.json", "rank1.json.gz"]
+def test_other_json_is_a_stray(tmp_path: Path) -> None:
+    write_ranks(tmp_path)
+    write_file(tmp_path / "package.json", b'{"name": "a package"}')
+    write_file(tmp_path / "empty.json", b"")
+    assert [Path(stray.name).name for stray in find_sources([tmp_path]).strays] == ["empty.json", "package.json"]
+    assert read_run([tmp_path]).notes[0].message == (
+        f"{tmp_path}/empty.json, {tmp_path}/package.json are no traces and are left out."
+    )
 
 
-def test_plain_and_compressed_ranks_are_one_run_by_rank(tmp_path: Path) -> None:
-    second, first = write_rank(tmp_path, 1, "a.json.gz"), write_rank(tmp_path, 0, "b.json")
-    seen: list[tuple[int, int, str]] = []
-    run = read_run([second, first], on_progress=lambda *progress: seen.append(progress))
-    assert [(trace.rank, trace.file) for trace in run.traces] == [(0, str(first)), (1, str(second))]
-    assert seen == [(0, 2, "a.json.gz"), (1, 2, "b.json"), (2, 2, "read")]
-    assert run.notes == ()
-    assert run.manifest is None
-
-
-def test_missing_ranks_are_noted_with_what_they_cost(tmp_path: Path) -> None:
-    (note,) = read_run([write_rank(tmp_path, 3, world_size=16)]).notes
-    assert note.message.startswith("15 of 16 ranks are missing (0, 1, 2, 4, 5, 6, 7, 8, …): waiting for peers")
-
-
-def test_two_files_of_one_rank_are_refused(tmp_path: Path) -> None:
-    write_rank(tmp_path, 0, "morning.json")
-    write_rank(tmp_path, 0, "evening.json")
-    with pytest.raises(InputError, match=r"evening\.json are both rank 0: give the traces of one run"):
-        read_run([tmp_path])
+# --------------------------------------------------------------------------------------------------- what goes wrong
 
 
 @pytest.mark.parametrize(
@@ -72,14 +142,13 @@ def test_two_files_of_one_rank_are_refused(tmp_path: Path) -> None:
         ("rank0.json", b"", "is not a Kineto trace in JSON"),
         ("rank0.json", b"{", "is not a Kineto trace in JSON"),
         ("rank0.json", b"Traceback (most recent call last):", "is not a Kineto trace in JSON"),
-        ("rank0.json", b'{"traceEvents": [{"name": "\xff\xfe"}]}', "is not a Kineto trace in JSON"),
         ("rank0.json", b'{"title": "a package"}', "is JSON but no Kineto trace"),
         ("rank0.json", b"42", "is not a Kineto trace in JSON"),
         ("rank0.json", b"[]", "holds no timed events"),
         ("rank0.json", b'{"traceEvents": []}', "holds no timed events"),
-        ("rank0.json.gz", gzip.compress(b'{"traceEvents": []}')[:-9], "is not a whole gzip file"),
-        ("rank0.json.gz", b"\x1f\x8b", "is not a whole gzip file"),
-        ("rank0.json.gz", b"\x1f\x8b\x08\x00garbage that is no gzip", "is not a whole gzip file"),
+        ("rank0.json.gz", gzip.compress(b'{"traceEvents": [{}]}')[:-9], "is damaged (it ends too early)"),
+        ("rank0.json.gz", b"\x1f\x8b", "is damaged (it ends too early)"),
+        ("rank0.json.gz", b"\x1f\x8b\x08\x00garbage that is no gzip", "is damaged (Error"),
     ],
 )
 def test_a_file_that_is_no_trace_is_one_sentence(tmp_path: Path, name: str, content: bytes, sentence: str) -> None:
@@ -95,15 +164,63 @@ def test_a_file_that_is_no_trace_is_one_sentence(tmp_path: Path, name: str, cont
 
 def test_what_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nowhere does not exist: give a run folder"):
-        read_run([tmp_path / "nowhere"])
-    with pytest.raises(InputError, match=r"holds no trace \(\*\.json or \*\.json\.gz\)"):
-        read_run([tmp_path])
+        find_sources([tmp_path / "nowhere"])
+    with pytest.raises(InputError, match=r"holds no trace \(\*\.json, \*\.json\.gz, \*\.json\.zst, \*\.zip or"):
+        find_sources([tmp_path])
+    (tmp_path / "rank0.json").symlink_to("gone")
+    with pytest.raises(InputError, match=r"rank0\.json is a link that leads nowhere"):
+        find_sources([tmp_path / "rank0.json"])
 
 
-def test_a_trace_that_tells_no_rank_asks_for_one(tmp_path: Path) -> None:
-    event = b'[{"ph": "X", "name": "aten::mm", "ts": 1, "dur": 2}]'
-    (tmp_path / "ref.json").write_bytes(event)
-    with pytest.raises(InputError, match=r"ref\.json tells no rank.*rename it to rank<number>\.json"):
-        read_run([tmp_path])
-    (tmp_path / "ref.json").rename(tmp_path / "rank5.json")
-    assert [trace.rank for trace in read_run([tmp_path]).traces] == [5]
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "rank0.json")
+    sentence = r"rank0\.json is a pipe, not a file: send what it gives into `ddp-advisor analyze -`"
+    with pytest.raises(InputError, match=sentence):
+        find_sources([tmp_path / "rank0.json"])
+    with pytest.raises(InputError, match=sentence):
+        find_sources([tmp_path])
+
+
+def test_a_device_is_not_read(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="/dev/zero is a device or socket, not a file"):
+        find_sources(["/dev/zero"])
+
+
+def test_a_forbidden_file_does_not_hide_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_ranks(tmp_path)
+    open_file = Path.open
+
+    def forbid(path: Path, *mode: str) -> object:
+        if path.name == "rank1.json":
+            raise PermissionError(13, "Permission denied")
+        return open_file(path, *mode)
+
+    monkeypatch.setattr(Path, "open", forbid)
+    found = find_sources([tmp_path])
+    assert [source.rank for source in found.sources] == [0]
+    (failure,) = found.failures
+    assert failure == (f"{tmp_path}/rank1.json cannot be read (Permission denied): check the path and who may read it.")
+
+
+def test_perfettos_own_format_is_named_with_the_way_out(tmp_path: Path) -> None:
+    (tmp_path / "rank0.pftrace").write_bytes(b"\x0a\x11\x12")
+    sentence = r"rank0\.pftrace is a Perfetto trace, which is not read yet: export JSON with prof\.export_chrome_trace"
+    with pytest.raises(InputError, match=sentence):
+        find_sources([tmp_path])
+    with pytest.raises(InputError, match=sentence):
+        find_sources([tmp_path / "rank0.pftrace"])
+    write_file(tmp_path / "rank1.json", make_trace(1))
+    assert len(find_sources([tmp_path]).failures) == 1
+
+
+def test_names_cannot_move_the_cursor(tmp_path: Path) -> None:
+    assert show_name("rank0.json") == "rank0.json"
+    assert show_name("a\x1b[2Jb\n\u202e\udcff.json") == r"a\x1b[2Jb\n\u202e\xff.json"
+    write_file(tmp_path / "rank0\x1b[31m\udcff.json", make_rankless_trace())
+    (trace,) = read_run([tmp_path]).traces
+    assert trace.file == rf"{tmp_path}/rank0\x1b[31m\xff.json"
+
+
+def test_long_lists_are_cut() -> None:
+    assert list_names(["a", "b", "c"]) == "a, b, c"
+    assert list_names(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"

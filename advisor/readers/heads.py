@@ -1,0 +1,73 @@
+"""What the first kilobytes of a file tell before it is read: whether it is a trace, whose, and from when.
+
+Kineto writes `distributedInfo` before the events, so this is enough to tell runs and ranks apart in any folder.
+"""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+HEAD_BYTES = 2**17
+
+_MARKS = re.compile(r'"(?:traceEvents|distributedInfo|deviceProperties|ph)"\s*:')
+_DISTRIBUTED = re.compile(r'"distributedInfo"\s*:\s*(?=\{)')
+_PROCESS = re.compile(
+    r'"cat"\s*:\s*"(?:cpu_op|operator|user_annotation|cuda_runtime)"[^{}]*?"pid"\s*:\s*"?(-?\d+)', re.IGNORECASE
+)
+_TIME = re.compile(r'"ts"\s*:\s*"?([1-9]\d*)')
+_BASE = re.compile(r'"baseTimeNanoseconds"\s*:\s*(\d+)')
+_BYTE_ORDER_MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a file says about itself at its start."""
+
+    is_trace: bool
+    rank: int | None
+    world_size: int | None
+    process: str | None
+    """The process id of the first host event."""
+    first_ns: int | None
+    """The time of the first event, near the start of the recording; on the file's own clock."""
+    digest: str
+    """Two files that start alike are the same recording."""
+
+
+def read_head(start: bytes) -> Head:
+    """Reads the first `HEAD_BYTES` of the text, or all of it where it is shorter."""
+    encoding = next((name for mark, name in _BYTE_ORDER_MARKS if start.startswith(mark)), "utf-8")
+    text = start.decode(encoding, errors="replace")
+    info = _decode_object(text, _DISTRIBUTED)
+    process, time, base = (pattern.search(text) for pattern in (_PROCESS, _TIME, _BASE))
+    return Head(
+        is_trace=bool(_MARKS.search(text)),
+        rank=_read_count(info.get("rank")),
+        world_size=_read_count(info.get("world_size")),
+        process=process[1] if process else None,
+        first_ns=int(time[1]) * 1000 + (int(base[1]) if base else 0) if time else None,
+        digest=hashlib.sha256(start).hexdigest(),
+    )
+
+
+def _decode_object(text: str, before: re.Pattern[str]) -> dict[str, Any]:
+    """The object after a pattern; empty where there is none, or it goes on beyond the text."""
+    match = before.search(text)
+    try:
+        found = json.JSONDecoder().raw_decode(text, match.end())[0] if match else {}
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _read_count(word: object) -> int | None:
+    try:
+        count = int(word) if isinstance(word, int | str) else -1
+    except ValueError:
+        return None
+    return count if count >= 0 else None

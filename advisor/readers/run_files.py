@@ -1,0 +1,167 @@
+"""The files of one run by rank, found and told apart before any of them is read."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from advisor.errors import InputError, UsageError
+from advisor.readers.display import list_names, show_path
+from advisor.readers.manifest import read_manifest
+from advisor.readers.separation import describe_runs, find_innermost, order_windows, separate_runs
+from advisor.readers.sources import Found, Source, find_sources
+from advisor.schema import QualityNote, RunManifest
+
+MOST_FAILURES_SHOWN = 4
+FAR_APART_NS = 600 * 10**9
+"""Ranks of one run record the same steps; clocks of different hosts differ by less."""
+
+
+@dataclass(frozen=True)
+class RankFiles:
+    """The files of one rank, in the order in which they were recorded."""
+
+    rank: int
+    sources: tuple[Source, ...]
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """What is known of a run before its traces are read: small, and each rank can be read in another process."""
+
+    source: str
+    ranks: tuple[RankFiles, ...]
+    """By rank. Empty only where nothing looks like a trace: then `strays` say why."""
+    strays: tuple[Source, ...]
+    manifest: RunManifest | None
+    notes: tuple[QualityNote, ...]
+
+
+def find_run(paths: Sequence[str | Path], ranks: Sequence[int] = ()) -> RunFiles:
+    """Finds the files of one run, by rank.
+
+    Args:
+        paths: Run folders, folders of traces, trace files, patterns, archives, URLs, or `-` for standard input.
+        ranks: The ranks of the files that tell none, in the order of their names.
+
+    Raises:
+        InputError: Something is missing or cannot be read, there are several runs, or files tell no rank.
+        UsageError: `ranks` does not fit the files that tell none.
+    """
+    found = find_sources(paths)
+    notes = note_failures(found.failures)
+    source = list_names([show_path(path) for path in paths])
+    _require_one_run([each for each in found.sources if each.rank is not None], found, source)
+    ranked, assumed = _settle_ranks(found.sources, ranks)
+    unique, repeated = _leave_out_repeats(ranked)
+    _require_one_run(unique, found, source)
+    by_rank = _group_by_rank(unique)
+    if unique:
+        notes += [*assumed, *_note_strays(found.strays), *repeated, *_note_windows(by_rank), *_note_distance(unique)]
+    return RunFiles(
+        source=source,
+        ranks=tuple(by_rank),
+        strays=tuple(found.strays),
+        manifest=_read_manifest_of(unique, found),
+        notes=tuple(notes),
+    )
+
+
+def note_failures(sentences: Sequence[str]) -> list[QualityNote]:
+    """What could not be read, as notes on the rest."""
+    notes = [QualityNote(message=f"Left out: {sentence}") for sentence in sentences[:MOST_FAILURES_SHOWN]]
+    more = len(sentences) - len(notes)
+    return [*notes, QualityNote(message=f"{more} more files could not be read.")] if more else notes
+
+
+def _require_one_run(sources: Sequence[Source], found: Found, name: str) -> None:
+    runs = separate_runs(_leave_out_repeats(sources)[0], found.manifests)
+    if len(runs) > 1:
+        raise InputError(f"{name} holds {len(runs)} runs: {describe_runs(runs)}.")
+
+
+def _settle_ranks(sources: Sequence[Source], ranks: Sequence[int]) -> tuple[list[Source], list[QualityNote]]:
+    """Gives a rank to the files that tell none: the one asked for, or 0 where there is only one file at all."""
+    unknown = sorted((source for source in sources if source.rank is None), key=lambda source: source.name)
+    notes = []
+    if ranks and (len(ranks) != len(unknown) or min(ranks) < 0):
+        names = f" ({_list_sources(unknown)})" if unknown else ""
+        raise UsageError(
+            f"--ranks has {len(ranks)} ranks but {len(unknown)} files tell none{names}: give one rank a file, in the "
+            "order of their names."
+        )
+    if not ranks and len(unknown) == len(sources) == 1:
+        ranks = (0,)
+        notes = [QualityNote(message=f"{unknown[0].name} tells no rank and is taken for rank 0.")]
+    if len(ranks) < len(unknown):
+        raise InputError(
+            f"{_list_sources(unknown)} {'tells' if len(unknown) == 1 else 'tell'} no rank, neither inside nor by name: "
+            "rename to rank<number>.json, leave out what is no rank's trace, or give --ranks in the order of the names."
+        )
+    told = dict(zip((source.name for source in unknown), ranks, strict=True))
+    return [replace(source, rank=told.get(source.name, source.rank)) for source in sources], notes
+
+
+def _leave_out_repeats(sources: Sequence[Source]) -> tuple[list[Source], list[QualityNote]]:
+    """Leaves out a file that is another one again, such as `rank0.json` beside `rank0.json.gz`."""
+    first: dict[tuple[int | None, str], Source] = {}
+    notes = []
+    for source in sources:
+        kept = first.setdefault((source.rank, source.head.digest), source)
+        if kept is not source:
+            notes.append(QualityNote(message=f"{source.name} repeats {kept.name} and is left out."))
+    return list(first.values()), notes
+
+
+def _group_by_rank(sources: Sequence[Source]) -> list[RankFiles]:
+    groups: dict[int, list[Source]] = defaultdict(list)
+    for source in sources:
+        assert source.rank is not None, "settled"
+        groups[source.rank].append(source)
+    return [RankFiles(rank, tuple(order_windows(groups[rank]))) for rank in sorted(groups)]
+
+
+def _read_manifest_of(sources: Sequence[Source], found: Found) -> RunManifest | None:
+    folders = {find_innermost(source.folder, found.manifests) for source in sources}
+    folder = folders.pop() if len(folders) == 1 else None
+    return None if folder is None else read_manifest(found.manifests[folder])
+
+
+def _note_strays(strays: Sequence[Source]) -> list[QualityNote]:
+    verb = "is no trace and is" if len(strays) == 1 else "are no traces and are"
+    return [QualityNote(message=f"{_list_sources(strays)} {verb} left out.")] if strays else []
+
+
+def _note_windows(by_rank: Sequence[RankFiles]) -> list[QualityNote]:
+    most = max(len(files.sources) for files in by_rank)
+    if most == 1:
+        return []
+    counts = f"up to {most}" if any(len(files.sources) < most for files in by_rank) else str(most)
+    return [
+        QualityNote(
+            message=f"Each rank has {counts} files, recorded one after the other: they are read as one recording."
+        )
+    ]
+
+
+def _note_distance(sources: Sequence[Source]) -> list[QualityNote]:
+    starts: dict[int | None, int] = {}
+    for source in sources:
+        if source.head.first_ns is not None:
+            starts[source.rank] = min(source.head.first_ns, starts.get(source.rank, source.head.first_ns))
+    first, last = min(starts, key=starts.__getitem__, default=None), max(starts, key=starts.__getitem__, default=None)
+    apart_ns = starts[last] - starts[first] if first is not None and last is not None else 0
+    if apart_ns <= FAR_APART_NS:
+        return []
+    return [
+        QualityNote(
+            message=f"Ranks {first} and {last} were recorded {apart_ns / 60e9:.0f} minutes apart: if they are of "
+            "different runs, nothing that compares ranks holds."
+        )
+    ]
+
+
+def _list_sources(sources: Sequence[Source]) -> str:
+    return list_names([source.name for source in sources])

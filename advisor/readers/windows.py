@@ -1,0 +1,84 @@
+"""Several recordings of one rank as one: the windows that torch.profiler writes when its schedule repeats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from pandas.api.types import union_categoricals
+
+from advisor.errors import InputError
+from advisor.readers.names import PROFILER_STEP
+from advisor.tables import EVENT_COLUMNS, Trace
+
+Codes: TypeAlias = npt.NDArray[np.int64]
+
+_LOCAL_CODES = ("thread", "correlation", "external_id")
+"""Columns whose numbers mean something only within one file."""
+
+
+def join_windows(traces: Sequence[Trace]) -> Trace:
+    """Joins the windows of one rank's recording, in any order.
+
+    Each window keeps its steps and its links between launch and kernel; threads are told apart by window. Without
+    `ProfilerStep` marks the pauses between windows would count as steps, so then the last window stands for all.
+
+    Raises:
+        InputError: Two of them were recorded at the same time or hold the same step, so they are of different runs.
+    """
+    windows = sorted(traces, key=_find_start_ns)
+    for earlier, later in pairwise(windows):
+        _require_successor(earlier, later)
+    if not all(map(_find_steps, windows)):
+        return windows[-1]
+    offsets = accumulate((_find_largest_codes(window) for window in windows[:-1]), np.add, initial=np.zeros(3, int))
+    shifted = [_shift_codes(window.events, offset) for window, offset in zip(windows, offsets, strict=True)]
+    events = pd.DataFrame({column: _join_column(column, shifted) for column in EVENT_COLUMNS})
+    return replace(
+        windows[0],
+        file=f"{windows[0].file} and {len(windows) - 1} more",
+        events=events,
+        has_shapes=any(window.has_shapes for window in windows),
+    )
+
+
+def _require_successor(earlier: Trace, later: Trace) -> None:
+    same_rank = f"{earlier.file} and {later.file} are both rank {earlier.rank}"
+    if int(earlier.events["end_ns"].max()) > _find_start_ns(later):
+        raise InputError(f"{same_rank}, recorded at the same time: give the traces of one run, one file a rank.")
+    shared = _find_steps(earlier) & _find_steps(later)
+    if shared:
+        raise InputError(f"{same_rank} and both hold step {min(shared)}: they are of different runs, give one of them.")
+
+
+def _find_start_ns(trace: Trace) -> int:
+    return int(trace.events["start_ns"].min())
+
+
+def _find_steps(trace: Trace) -> set[int]:
+    names = trace.events["name"].cat.categories
+    return {int(match[1]) for name in names if (match := PROFILER_STEP.match(name))}
+
+
+def _find_largest_codes(trace: Trace) -> Codes:
+    """How many numbers each of the local columns uses up."""
+    return np.array([max(0, int(trace.events[column].max()) + 1) for column in _LOCAL_CODES], dtype=np.int64)
+
+
+def _shift_codes(events: pd.DataFrame, offsets: Codes) -> pd.DataFrame:
+    """The events with their local numbers moved up; a missing one stays -1."""
+    shifted = {}
+    for column, offset in zip(_LOCAL_CODES, offsets, strict=True):
+        codes = events[column].to_numpy()
+        shifted[column] = np.where(codes < 0, codes, codes + offset).astype(EVENT_COLUMNS[column])
+    return events.assign(**shifted)
+
+
+def _join_column(column: str, windows: Sequence[pd.DataFrame]) -> pd.Series | pd.Categorical:
+    parts = [window[column] for window in windows]
+    return union_categoricals(parts) if EVENT_COLUMNS[column] == "category" else pd.concat(parts, ignore_index=True)
