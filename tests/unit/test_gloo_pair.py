@@ -27,16 +27,16 @@ def sleep_on_rank_0() -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "message"),
+    ("case", "timeout_s", "message"),
     [
-        (fail_on_rank_1, "(?s)rank 1 ended.*rank 1 does not like it"),
-        (sleep_on_rank_0, "rank 0 was not done in time"),
+        (fail_on_rank_1, 60, "(?s)rank 1 ended.*rank 1 does not like it"),
+        (sleep_on_rank_0, 1, "rank 0 was not done in time"),
     ],
 )
 def test_a_bad_case_is_reported_and_the_next_one_runs(
-    gloo_pair: GlooPair, case: Callable[[], None], message: str
+    gloo_pair: GlooPair, case: Callable[[], None], timeout_s: float, message: str
 ) -> None:
     assert gloo_pair.run(add_ranks) == [3.0, 3.0]
     with pytest.raises(CaseError, match=message):
-        gloo_pair.run(case, timeout_s=1)
+        gloo_pair.run(case, timeout_s=timeout_s)
     assert gloo_pair.run(add_ranks) == [3.0, 3.0]
