@@ -107,7 +107,7 @@ def _serve(rank: int, folder: Path, connection: Connection) -> None:
     with (folder / f"rank{rank}.log").open("w") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-    os.environ.update(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
+    os.environ.update(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", KINETO_LOG_LEVEL="99")
     import torch
     import torch.distributed as dist
 
