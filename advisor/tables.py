@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pandas as pd
@@ -23,13 +24,39 @@ EVENT_COLUMNS: dict[str, str] = {
     "dtype": "category",
     "process_group": "category",
     "sequence": "int64",
+    "num_output_elements": "int64",
+    "group_size": "int32",
+    "wait_on_stream": "int64",
+    "wait_on_cuda_event_record_corr_id": "int64",
 }
-"""Columns of `Trace.events`, one row per complete event, sorted by start (longest first where equal).
+"""Columns of `Trace.events`, one row per complete event of a category in use (`readers/names.py`), sorted by start
+(longest first where equal).
 
-Integers that a trace lacks are -1, words that it lacks are "". `thread` is a code for the pair
-(pid, tid); `stream` is -1 off the GPU. `input_dims` is the raw JSON text of `Input Dims`. `category` is lower case. The
-last five describe collectives; `num_elements` and `dtype` also gradients.
+Integers that a trace lacks are -1, words that it lacks are "". `thread` is a code for the pair (pid, tid); `stream` is
+-1 off the GPU. `external_id` is kept of device events and of `record_param_comms`, which it links. `input_dims` is the
+raw JSON text of `Input Dims`, of collectives, gradients and operators of at least `SHORTEST_SHAPED_NS`. `category` is
+lower case. From `collective` to `group_size` the columns describe collectives; `num_elements` and `dtype` also
+gradients. The last two tell what a row of `cuda_sync` waits for, in Kineto's words.
 """
+SHORTEST_SHAPED_NS = 20_000
+"""Operators shorter than this are kept without their shapes."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """How a trace was recorded, as far as its file says it; None where it does not."""
+
+    num_bytes: int = 0
+    """Of JSON text."""
+    num_events: int = 0
+    """Of every phase and category, those that are not kept included."""
+    base_ns: int = 0
+    """What Kineto subtracted from every time, since the epoch."""
+    devices: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    record_shapes: bool | None = None
+    with_stack: bool | None = None
+    profile_memory: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -44,6 +71,11 @@ class Trace:
     host: str | None
     device_type: DeviceType
     has_shapes: bool
+    notes: tuple[QualityNote, ...] = ()
+    """What was missing, repaired or lost while reading."""
+    damaged_ns: tuple[tuple[int, int], ...] = ()
+    """Intervals [start, end) in which events were lost; a step that overlaps one is incomplete."""
+    recording: Recording = Recording()
 
 
 @dataclass(frozen=True)

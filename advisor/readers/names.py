@@ -1,4 +1,7 @@
-"""Every word a trace dialect uses for the same thing, as data: add a dialect here and nowhere else."""
+"""Every word a trace dialect uses for the same thing, as data: add a dialect here and nowhere else.
+
+docs/dialects.md lists what is understood.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,17 @@ from typing import Literal
 
 CollectiveKind = Literal["all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "reduce", "send_recv"]
 
-COMMUNICATION_KERNEL = re.compile(r"nccl|rccl|oneccl", re.IGNORECASE)
-"""Device kernels that move data between ranks (NCCL 2.x and its renames, RCCL, oneCCL)."""
+COMMUNICATION_LIBRARY = re.compile(r"nccl|rccl|oneccl|deep_ep|nvshmem|mscclpp", re.IGNORECASE)
+"""Device kernels of the libraries that move data between ranks: NCCL and its renames, RCCL, oneCCL, DeepEP and more."""
+
+COMMUNICATION_WORD = re.compile(
+    r"^(?!.*(?:triton_|at::native)).*(?:all_?reduce|reduce_?scatter|all_?gather|all_?to_?all|cross_device_reduce)",
+    re.IGNORECASE,
+)
+"""Kernels of an unknown library that speak of a collective, which names of compiled or native computation can, too."""
+
+COMMUNICATION_KERNEL = re.compile(f"{COMMUNICATION_LIBRARY.pattern}|{COMMUNICATION_WORD.pattern}", re.IGNORECASE)
+"""Either of them: what counts as communication."""
 
 GLOO_SPAN = re.compile(r"^gloo:")
 """Execution of a collective on a gloo worker thread, as a user annotation."""
@@ -27,11 +39,37 @@ COLLECTIVE_KINDS: tuple[tuple[re.Pattern[str], CollectiveKind], ...] = (
 )
 """First match wins."""
 
+CATEGORIES: dict[str, str] = {
+    "operator": "cpu_op", "runtime": "cuda_runtime", "driver": "cuda_driver", "memcpy": "gpu_memcpy",
+    "memset": "gpu_memset", "concurrent_kernel": "kernel",
+}  # fmt: skip
+"""Today's category for those that older writers have, in lower case."""
 KERNEL = frozenset({"kernel"})
-MEMORY = frozenset({"gpu_memcpy", "gpu_memset", "memcpy", "memset"})
-RUNTIME = frozenset({"cuda_runtime", "cuda_driver", "runtime", "hip_runtime", "driver"})
-OPERATOR = frozenset({"cpu_op", "operator"})
+MEMORY = frozenset({"gpu_memcpy", "gpu_memset"})
+RUNTIME = frozenset(
+    {"cuda_runtime", "cuda_driver", "hip_runtime", "xpu_runtime", "mtia_runtime", "privateuse1_runtime",
+     "privateuse1_driver"}
+)  # fmt: skip
+OPERATOR = frozenset({"cpu_op"})
 ANNOTATION = frozenset({"user_annotation"})
+SYNCHRONIZATION = frozenset({"cuda_sync"})
+UNUSED_CATEGORIES = frozenset({"python_function", "gpu_user_annotation", "overhead", "Trace", "cpu_instant_event"})
+"""As they are spelled: events of these are dropped as soon as they are decoded."""
+
+SYNCHRONIZATION_ROW = re.compile(r"^(?:Event Sync|Stream Sync|Context Sync|Stream Wait Event)", re.IGNORECASE)
+"""Waits that are drawn on a stream of the device: neither computation nor communication, whatever their category."""
+
+UNNAMED_CATEGORIES: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"^Memcpy\b"), "gpu_memcpy"),
+    (re.compile(r"^Memset\b"), "gpu_memset"),
+    (re.compile(r"^(?:cuda|hip)[A-Z]\w*$"), "cuda_runtime"),
+    (re.compile(r"^cu[A-Z]\w*$"), "cuda_driver"),
+    (
+        re.compile(r"^(?:ProfilerStep#|Optimizer\.|gloo:|nccl:|DistributedDataParallel\.|enumerate\()"),
+        "user_annotation",
+    ),
+)
+"""First match wins, for events without a category; others are kernels if they have a stream, else operators."""
 
 PROFILER_STEP = re.compile(r"^ProfilerStep#?(\d+)$")
 DDP_FORWARD = frozenset({"DistributedDataParallel.forward", "BucketedDDP.forward"})
@@ -61,6 +99,24 @@ DTYPE_NAMES: dict[str, str] = {
     "unsigned char": "uint8",
 }  # fmt: skip
 """torch's name of a dtype for the other spellings."""
+
+
+def name_category(category: str | None, name: str, *, has_stream: bool = False) -> str:
+    """Today's category of an event, whatever its writer calls it.
+
+    Args:
+        category: As it is spelled; None where there is none.
+        name: The event's name: steps were operators once, and synchronisations are told by it.
+        has_stream: Whether the event says on which stream it ran; asked where there is no category.
+    """
+    if not category:
+        found = next((found for pattern, found in UNNAMED_CATEGORIES if pattern.match(name)), None)
+        category = found or ("kernel" if has_stream else "cpu_op")
+    word = category.lower()
+    word = CATEGORIES.get(word, word)
+    if word in OPERATOR and PROFILER_STEP.match(name):
+        return "user_annotation"
+    return "cuda_sync" if word in KERNEL and SYNCHRONIZATION_ROW.match(name) else word
 
 
 def name_collective_kind(name: str) -> CollectiveKind | None:

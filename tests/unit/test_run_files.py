@@ -138,10 +138,10 @@ def test_a_trace_and_its_compressed_copy_are_one(tmp_path: Path) -> None:
 
 def test_one_unreadable_rank_does_not_stop_the_others(tmp_path: Path) -> None:
     write_ranks(tmp_path)
-    (tmp_path / "rank1.json").write_bytes(make_trace(1).replace(b'"ts": 15', b'"ts": {}'))
+    (tmp_path / "rank1.json").write_bytes(make_trace(1).replace(b'"ph": "X"', b'"ph": "B"'))
     run = read_run([tmp_path])
     assert [trace.rank for trace in run.traces] == [0]
-    assert run.notes[0].message.startswith(f"Left out: {tmp_path}/rank1.json has ")
+    assert run.notes[0].message.startswith(f"Left out: {tmp_path}/rank1.json holds no timed events")
     assert run.notes[1].message.startswith("1 of 2 ranks are missing (1)")
 
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from advisor.readers.chrome import parse_time_ns
+from advisor.readers.times import parse_time_ns
 
 NANOSECONDS = st.integers(-(2**62) + 1, 2**62 - 1)
 

@@ -1,0 +1,133 @@
+"""What was lost of a damaged trace: how much text, when, and which steps.
+
+The events of a file follow each other by thread, then those of the device; within each part they are sorted by start,
+in stretches at least. So what a hole has swallowed began between its neighbours or, where the order jumps there, after
+the one or before the other. Of what should follow where a file ends early, nothing is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from advisor.readers.document import Damage
+from advisor.readers.names import ANNOTATION, COLLECTIVE_OP, GLOO_SPAN, KERNEL, MEMORY, PROFILER_STEP, RUNTIME
+from advisor.schema import QualityNote
+
+Times: TypeAlias = npt.NDArray[np.int64]
+Spans: TypeAlias = tuple[tuple[int, int], ...]
+
+NUM_NEIGHBOURS = 16
+"""Rows on either side of a hole that tell when it was: those of the device are sorted only roughly."""
+FULL_FRACTION = 0.9
+"""A step of a cut file with fewer launches than this share of the fullest one's has lost some."""
+MOST_STEPS_SHOWN = 8
+
+
+def find_damaged_times(damage: Damage, events: pd.DataFrame, has_devices: bool) -> Spans:
+    """When events were lost, as intervals [start, end) that may overlap.
+
+    Args:
+        damage: What was wrong with the text.
+        events: The events that were kept, in the order of the file.
+        has_devices: Whether the file names a GPU, whose events come last.
+    """
+    if not damage.holes and not damage.ends_early:
+        return ()
+    earliest, latest = _reach(events)
+    first, last = int(earliest.min()), int(latest.max()) + 1
+    if damage.ends_early and _lacks_a_part(events, has_devices):
+        return ((first, last),)
+    spans: list[tuple[int, int]] = []
+    for hole in damage.holes:
+        if hole.row == len(events) and damage.ends_early:
+            continue
+        before = int(earliest[max(0, hole.row - NUM_NEIGHBOURS) : hole.row].min(initial=last))
+        after = int(latest[hole.row : hole.row + NUM_NEIGHBOURS].max(initial=first))
+        spans += [(before, after)] if before < after else [(first, after + 1), (before, last)]
+    if damage.ends_early:
+        spans += [(int(earliest[-NUM_NEIGHBOURS:].min()), last), *_find_emptier_steps(events)]
+    return tuple(dict.fromkeys(spans))
+
+
+def list_steps(events: pd.DataFrame) -> list[tuple[int, int, int]]:
+    """Number, start and end of every step of the profiler."""
+    names = events["name"].cat
+    is_step = np.array([bool(PROFILER_STEP.match(name)) for name in names.categories], dtype=bool)[names.codes]
+    rows = events.loc[is_step & events["category"].isin(ANNOTATION), ["name", "start_ns", "end_ns"]]
+    numbers = [int(name.rpartition("#")[2]) for name in rows["name"]]
+    return list(zip(numbers, rows["start_ns"].tolist(), rows["end_ns"].tolist(), strict=True))
+
+
+def find_damaged_steps(events: pd.DataFrame, spans: Spans) -> list[int]:
+    """The numbers of the profiler's steps that overlap damage, and of those that are missing between others."""
+    steps = list_steps(events)
+    if not steps or not spans:
+        return []
+    numbers = {number for number, _, _ in steps}
+    missing = set(range(min(numbers), max(numbers))) - numbers
+    hit = {number for number, start, end in steps if any(start < stop and begin < end for begin, stop in spans)}
+    return sorted(hit | missing)
+
+
+def note_damage(damage: Damage, file: str, steps: Sequence[int]) -> list[QualityNote]:
+    """What a person should know; `steps` are those that are not counted."""
+    num_bytes = sum(hole.num_bytes for hole in damage.holes)
+    left_out = f"; {_list_steps(steps)} incomplete and not counted" if steps else ""
+    sentences = [
+        (
+            damage.ends_early,
+            f"{file} ends early: what should follow is missing, {num_bytes} bytes hold no whole event{left_out}.",
+        ),
+        (
+            bool(damage.holes) and not damage.ends_early,
+            f"{file} is damaged: {num_bytes} bytes in {len(damage.holes)} places hold no whole event{left_out}.",
+        ),
+        (damage.head_is_damaged, f"{file} is damaged before its events: what it says about the run may be missing."),
+        (damage.tail_is_damaged, f"{file} is damaged after its events: what it says about the run may be missing."),
+        (
+            damage.is_mended,
+            f"{file} is not quite JSON (control characters, stray backslashes or quotes, NaN, bytes that are not "
+            "UTF-8): they were replaced.",
+        ),
+        (damage.num_unusable > 0, f"{damage.num_unusable} events of {file} have no possible time and were left out."),
+    ]
+    return [QualityNote(message=sentence, file=file) for applies, sentence in sentences if applies]
+
+
+def _list_steps(steps: Sequence[int]) -> str:
+    shown = ", ".join(map(str, steps[:MOST_STEPS_SHOWN])) + (", …" if len(steps) > MOST_STEPS_SHOWN else "")
+    return f"step {shown} is" if len(steps) == 1 else f"steps {shown} are"
+
+
+def _reach(events: pd.DataFrame) -> tuple[Times, Times]:
+    """The earliest and the latest start that belongs to each event: its own, or its launch's on the host."""
+    start_ns = events["start_ns"].to_numpy()
+    launches = events[events["category"].isin(RUNTIME) & (events["correlation"] >= 0)].drop_duplicates("correlation")
+    launch_of = launches.set_index("correlation")["start_ns"]
+    launch_ns = launch_of.reindex(events["correlation"], fill_value=np.iinfo(np.int64).max).to_numpy()
+    on_device = events["category"].isin(KERNEL | MEMORY).to_numpy()
+    return np.where(on_device, np.minimum(start_ns, launch_ns), start_ns), start_ns
+
+
+def _find_emptier_steps(events: pd.DataFrame) -> Spans:
+    """Steps with fewer launches than the fullest: the device events written first are not always the earliest."""
+    launch_ns = np.sort(events["start_ns"][events["category"].isin(RUNTIME)].to_numpy())
+    steps = [(start, end) for _, start, end in list_steps(events)]
+    counts = [np.diff(np.searchsorted(launch_ns, step))[0] for step in steps]
+    return tuple(step for step, count in zip(steps, counts, strict=True) if count < FULL_FRACTION * max(counts))
+
+
+def _lacks_a_part(events: pd.DataFrame, has_devices: bool) -> bool:
+    """Whether whole threads or devices are missing at the end: no GPU was reached, or collectives were never run."""
+    if has_devices:
+        return not events["category"].isin(KERNEL).any()
+    num_launches, num_spans = (
+        sum(count for name, count in events["name"].value_counts().items() if pattern.match(str(name)))
+        for pattern in (COLLECTIVE_OP, GLOO_SPAN)
+    )
+    return num_launches > num_spans

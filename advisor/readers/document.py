@@ -1,0 +1,306 @@
+"""One Kineto document, read from front to end: batches of events, and what stands around them.
+
+A document is `{…, "traceEvents": [events], …}` or a bare array of events. It is cut between events, so that each piece
+is an array of its own. A piece that is no JSON is mended, and where that does not help, searched for whole events.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+import msgspec
+
+from advisor.errors import InputError
+from advisor.readers.events import Batch, EventDecoder
+from advisor.readers.header import find_fields
+from advisor.readers.salvage import find_whole_events, mend, mend_names
+from advisor.readers.text import read_text
+
+MALFORMED = (ValueError, RecursionError)
+"""What decoders raise for text that is no JSON, msgspec's own errors among them."""
+LONGEST_HEAD_BYTES = 64 * 2**20
+"""Where no events begin within this, the file is no trace."""
+
+_OPEN = re.compile(rb'"traceEvents"\s*:\s*\[')
+_EVENT = re.compile(rb'\s*\{\s*("(?:ph|cat|name|pid|tid|ts|dur|args|id)")\s*:')
+_BETWEEN = re.compile(rb"\}(\s*,\s*)\{\s*\Z")
+_LONGEST_BETWEEN = 256
+_CLOSE = re.compile(rb"(?<=\})\s*\]")
+_MOST_CLOSES = 8
+_FIRST = re.compile(rb'\{\s*"ph"\s*:')
+_SECOND = re.compile(rb'"(?:traceEvents|distributedInfo)"\s*:')
+_SEPARATORS = b" \t\r\n,"
+
+
+@dataclass(frozen=True)
+class Hole:
+    """Text that holds no whole event."""
+
+    row: int
+    """How many events were kept before it."""
+    num_bytes: int
+
+
+@dataclass
+class Damage:
+    """What was wrong with the text of a document."""
+
+    holes: list[Hole] = field(default_factory=list)
+    ends_early: bool = False
+    head_is_damaged: bool = False
+    tail_is_damaged: bool = False
+    is_mended: bool = False
+    """Whether text was changed in place, without a loss."""
+    num_unusable: int = 0
+    """Events without a possible time."""
+
+
+class TraceDocument:
+    """One document.
+
+    Attributes:
+        fields: What stands beside the events, once they have been read.
+        damage: What was wrong, likewise.
+        num_bytes: The length of its text so far.
+        num_events: Its events so far, of every phase and category.
+    """
+
+    def __init__(self, data: bytes | BinaryIO, file: str) -> None:
+        """Takes the decompressed bytes and, for messages, the file's name."""
+        self.fields: dict[str, Any] = {}
+        self.damage = Damage()
+        self.num_bytes = 0
+        self.num_events = 0
+        self._file = file
+        self._blocks = self._count(read_text(data))
+        self._decoder = EventDecoder()
+        self._num_rows = 0
+        self._is_bare = False
+        self._is_closed = False
+
+    def read_batches(self) -> Iterator[Batch]:
+        """Reads the events.
+
+        Raises:
+            InputError: The text is no trace, or of more than one rank.
+        """
+        text = self._read_head()
+        first = _EVENT.search(text)
+        key = first[1] if first else b'"ph"'
+        searched = 0
+        while True:
+            cut = _find_cut(text, key, searched)
+            if cut:
+                rest = yield from self._read_piece(text[: cut[0]])
+                text = rest + text[cut[0] if self._is_closed else cut[1] :]
+            block = None if self._is_closed else next(self._blocks, None)
+            if block is None:
+                break
+            searched = max(0, len(text) - _LONGEST_BETWEEN)
+            text += block
+        if not self._is_closed:
+            text = yield from self._read_end(text)
+        self._read_tail(text)
+
+    def _count(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
+        for block in blocks:
+            self.num_bytes += len(block)
+            yield block
+
+    # Before the events.
+
+    def _read_head(self) -> bytes:
+        """Reads up to the first event, and returns what is at hand from there on."""
+        text, searched = b"", 0
+        for block in self._blocks:
+            text += block
+            self._is_bare = text.lstrip().startswith(b"[")
+            if self._is_bare:
+                return text.lstrip()[1:]
+            for match in _OPEN.finditer(text, searched):
+                if self._open(text, match.end()):
+                    return text[match.end() :]
+            if len(text) > LONGEST_HEAD_BYTES:
+                break
+            searched = max(0, len(text) - _LONGEST_BETWEEN)
+        return self._find_events(text)
+
+    def _open(self, text: bytes, start: int) -> bool:
+        """Whether the array that is opened before `start` is the one of the events; takes the fields before it."""
+        head = text[:start]
+        for candidate in (head, mend(head)):
+            fields = _decode_fields(candidate + b"]}")
+            if fields is not None:
+                self.fields = fields
+                return True
+        if _EVENT.match(text, start):
+            self._take_damaged_head(head)
+        return self.damage.head_is_damaged
+
+    def _find_events(self, text: bytes) -> bytes:
+        """The text from the first event on, where what should come before it is missing."""
+        first = _FIRST.search(text)
+        if first:
+            self._take_damaged_head(text[: first.start()])
+            return text[first.start() :]
+        if _decode_fields(text) is not None:
+            raise InputError(
+                f"{self._file} is JSON but no Kineto trace (it has no traceEvents): give a torch.profiler trace."
+            )
+        reason = "it is empty" if not text.strip() else "no event begins in it"
+        raise InputError(f"{self._file} is not a Kineto trace in JSON ({reason}): export it again.")
+
+    def _take_damaged_head(self, head: bytes) -> None:
+        self.fields = find_fields(head)
+        self.damage.head_is_damaged = True
+
+    # The events.
+
+    def _read_piece(self, text: bytes) -> Generator[Batch, None, bytes]:
+        """Reads whole events; returns what belongs to the next piece or, once they are closed, to the tail."""
+        for mended in _mend_if_needed(text):
+            batch = self._try(mended)
+            if batch is not None:
+                self.damage.is_mended |= mended is not text
+                yield batch
+                return b""
+        return (yield from self._salvage(mend(text)))
+
+    def _read_end(self, text: bytes) -> Generator[Batch, None, bytes]:
+        """Reads the last events; returns the tail."""
+        for mended in _mend_if_needed(text):
+            for end, start in _find_closes(mended):
+                tail = mended[start:]
+                batch = self._try(mended[:end]) if self._decode_tail(tail) is not None else None
+                if batch is not None:
+                    self.damage.is_mended |= mended is not text
+                    self._is_closed = True
+                    yield batch
+                    return tail
+        rest = yield from self._salvage(mend(text))
+        if not self._is_closed:
+            self.damage.ends_early = not self._is_bare or bool(rest.strip(_SEPARATORS))  # an array may lack its bracket
+            self._lose(rest)
+            return b""
+        return rest
+
+    def _try(self, text: bytes) -> Batch | None:
+        try:
+            batch = self._decoder.decode(b"[" + text + b"]")
+        except MALFORMED:
+            return None
+        return self._note(batch)
+
+    def _note(self, batch: Batch) -> Batch:
+        self.num_events += batch.num_decoded
+        self.damage.num_unusable += batch.num_unusable
+        self._num_rows += len(batch.events)
+        return batch
+
+    # Damaged events.
+
+    def _salvage(self, text: bytes) -> Generator[Batch, None, bytes]:
+        """Reads what is whole; returns what follows the last whole event, or the bracket that closes them."""
+        whole = find_whole_events(text)
+        at = 0
+        for start, end in whole.stretches:
+            yield from self._mend_gap(text[at:start])
+            yield from self._read_stretch(text[start:end])
+            at = end
+        self._is_closed = whole.closed_at is not None
+        return text[at if whole.closed_at is None else whole.closed_at :]
+
+    def _mend_gap(self, text: bytes) -> Iterator[Batch]:
+        """Reads what is whole once quotes inside names are mended; the rest is lost."""
+        self._refuse_second(text)
+        mended = mend_names(text)
+        whole = find_whole_events(mended).stretches if mended != text else []
+        at = 0
+        for start, end in whole:
+            self._lose(mended[at:start])
+            self.damage.is_mended = True
+            yield from self._read_stretch(mended[start:end])
+            at = end
+        self._lose(mended[at:])
+
+    def _read_stretch(self, text: bytes) -> Iterator[Batch]:
+        batch = self._try(text)
+        if batch is None:
+            try:
+                batch = self._note(self._decoder.decode_loosely(b"[" + text + b"]"))
+            except MALFORMED:
+                self._lose(text)
+                return
+        yield batch
+
+    def _lose(self, text: bytes) -> None:
+        num_bytes = len(text.strip(_SEPARATORS))
+        if num_bytes:
+            self.damage.holes.append(Hole(self._num_rows, num_bytes))
+
+    def _refuse_second(self, text: bytes) -> None:
+        if _SECOND.search(text):
+            raise InputError(
+                f"{self._file} holds more than one recording: give every rank a file of its own, as "
+                "torch.profiler.tensorboard_trace_handler(folder, worker_name=f'rank{rank}') does."
+            )
+
+    # After the events.
+
+    def _read_tail(self, text: bytes) -> None:
+        for block in self._blocks:
+            text += block
+            self._refuse_second(block)
+        if not self._is_closed:
+            return
+        fields = self._decode_tail(text)
+        if fields is None:
+            self._refuse_second(text)
+            fields = find_fields(text)
+            self.damage.tail_is_damaged = True
+        self.fields |= fields
+
+    def _decode_tail(self, text: bytes) -> dict[str, Any] | None:
+        """The fields after the events; None where it is damaged."""
+        if self._is_bare:
+            return None if text.strip() else {}
+        return _decode_fields(b'{"traceEvents":[]' + text)
+
+
+def _decode_fields(text: bytes) -> dict[str, Any] | None:
+    try:
+        fields = msgspec.json.decode(text)
+    except MALFORMED:
+        return None
+    return fields if isinstance(fields, dict) else None
+
+
+def _mend_if_needed(text: bytes) -> Iterator[bytes]:
+    """The text as it is, then more and more mended."""
+    yield text
+    mended = mend(text)
+    yield mended
+    yield mend_names(mended)
+
+
+def _find_cut(text: bytes, key: bytes, searched: int) -> tuple[int, int] | None:
+    """Where the last event ends that another one follows, and where that one begins."""
+    at = text.rfind(key, searched)
+    while at >= 0:
+        start = max(0, at - _LONGEST_BETWEEN)
+        between = _BETWEEN.search(text[start:at])
+        if between:
+            return start + between.start(1), start + between.end(1)
+        at = text.rfind(key, searched, at)
+    return None
+
+
+def _find_closes(text: bytes) -> Iterator[tuple[int, int]]:
+    """Where the events may end and the tail begin: at the last brackets, or at once."""
+    for close in reversed([*_CLOSE.finditer(text)][-_MOST_CLOSES:]):
+        yield close.start(), close.end()
+    if text.lstrip().startswith(b"]"):
+        yield 0, text.index(b"]") + 1

@@ -1,0 +1,214 @@
+"""Events as they stand in a trace: typed decoding of the fields that are used, and of nothing else.
+
+Most traces pass the first of three decoders. The second one keeps the digits of the times, where floats do not tell
+them or they are quoted. The third one takes JSON as it comes, where a field has another type than it should.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+from msgspec import Raw
+
+from advisor.readers.names import UNUSED_CATEGORIES
+from advisor.readers.times import UNUSABLE, Times, parse_times_ns, round_times_ns
+
+Word: TypeAlias = int | str | None
+
+LONGEST_NS = 24 * 3600 * 10**9
+"""No event of a recording lasts longer than a day: such a duration is damaged."""
+ABSENT = Raw()
+
+
+class Arguments(msgspec.Struct, frozen=True, gc=False):
+    """What is used of an event's `args`."""
+
+    input_dims: Raw = msgspec.field(name="Input Dims", default=ABSENT)
+    input_type: Raw = msgspec.field(name="Input type", default=ABSENT)
+    external_id: Word = msgspec.field(name="External id", default=-1)
+    correlation: Word = -1
+    stream: Word = -1
+    collective: str = msgspec.field(name="Collective name", default="")
+    num_elements: Word = msgspec.field(name="In msg nelems", default=-1)
+    num_output_elements: Word = msgspec.field(name="Out msg nelems", default=-1)
+    dtype: str = ""
+    process_group: Word = msgspec.field(name="Process Group Name", default="")
+    group_size: Word = msgspec.field(name="Group size", default=-1)
+    sequence: Word = msgspec.field(name="Seq", default=-1)
+    wait_on_stream: Word = -1
+    wait_on_cuda_event_record_corr_id: Word = -1
+
+
+NO_ARGUMENTS = Arguments()
+
+
+class Event(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
+    """One complete event."""
+
+    cat: str | None = None
+    name: str = ""
+    pid: Word = None
+    tid: Word = None
+    ts: float = math.nan
+    dur: float = 0.0
+    args: Arguments = NO_ARGUMENTS
+
+
+class DigitsEvent(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
+    """One complete event with its times as they are written."""
+
+    cat: str | None = None
+    name: str = ""
+    pid: Word = None
+    tid: Word = None
+    ts: Raw = ABSENT
+    dur: Raw = Raw(b"0")
+    args: Arguments = NO_ARGUMENTS
+
+
+AnyEvent: TypeAlias = Event | DigitsEvent
+
+_OTHER_PHASES = tuple(
+    msgspec.defstruct(f"Phase{ord(phase)}", [], tag_field="ph", tag=phase, gc=False)
+    for phase in "BEiICbneSTpFsftPNODMVvRc"
+)
+_FLOAT_TIMES = msgspec.json.Decoder[list[Any]](list[reduce(or_, _OTHER_PHASES, Event)])  # type: ignore[misc]
+_DIGIT_TIMES = msgspec.json.Decoder[list[Any]](list[reduce(or_, _OTHER_PHASES, DigitsEvent)])  # type: ignore[misc]
+_ANYTHING = json.JSONDecoder(strict=False, parse_float=str, parse_constant=str)
+"""Keeps the digits of numbers and takes NaN, Infinity and control characters."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Events that follow each other in a file, with their times."""
+
+    events: Sequence[AnyEvent]
+    start_ns: Times
+    end_ns: Times
+    num_decoded: int
+    """All events, of every phase and category."""
+    num_unusable: int
+    """Complete events that were left out because they have no time or an impossible one."""
+
+
+class EventDecoder:
+    """Decodes stretches of a trace's array of events."""
+
+    def __init__(self) -> None:
+        self._floats_tell = True
+
+    def decode(self, text: bytes) -> Batch:
+        """Decodes a JSON array of events; all but the complete ones of the categories in use are dropped.
+
+        Raises:
+            msgspec.DecodeError: It is no JSON.
+            RecursionError: It is nested too deeply.
+        """
+        if self._floats_tell:
+            try:
+                return _decode_floats(text)
+            except msgspec.ValidationError:
+                pass
+        try:
+            batch = _time_digits(_DIGIT_TIMES.decode(text))
+        except msgspec.ValidationError:
+            return self.decode_loosely(text)
+        self._floats_tell = False
+        return batch
+
+    def decode_loosely(self, text: bytes) -> Batch:
+        """`decode` for fields of any type, and for all that Python takes for JSON.
+
+        Raises:
+            ValueError: It is no JSON, or a number in it is too long.
+            RecursionError: It is nested too deeply.
+        """
+        values = _ANYTHING.decode(text.decode(errors="replace"))
+        return _time_digits([_loosen(value) for value in values])
+
+
+def _keep(events: Sequence[Any], wanted: type[AnyEvent]) -> list[Any]:
+    return [event for event in events if event.__class__ is wanted and event.cat not in UNUSED_CATEGORIES]
+
+
+def _decode_floats(text: bytes) -> Batch:
+    """The quickest way.
+
+    Raises:
+        msgspec.ValidationError: Digits are needed, or a field has another type.
+    """
+    decoded = _FLOAT_TIMES.decode(text)
+    events = _keep(decoded, Event)
+    start_ns = round_times_ns(np.array([event.ts for event in events], dtype=np.float64))
+    duration_ns = round_times_ns(np.array([event.dur for event in events], dtype=np.float64))
+    if start_ns is None or duration_ns is None:
+        raise msgspec.ValidationError("digits are needed")
+    return _build_batch(events, start_ns, duration_ns, len(decoded))
+
+
+def _time_digits(decoded: Sequence[Any]) -> Batch:
+    events = _keep(decoded, DigitsEvent)
+    start_ns = parse_times_ns([event.ts for event in events])
+    return _build_batch(events, start_ns, parse_times_ns([event.dur for event in events]), len(decoded))
+
+
+def _build_batch(events: Sequence[AnyEvent], start_ns: Times, duration_ns: Times, num_decoded: int) -> Batch:
+    usable = (start_ns != UNUSABLE) & (duration_ns != UNUSABLE) & (duration_ns < LONGEST_NS)
+    num_unusable = len(events) - int(usable.sum())
+    if num_unusable:
+        events = [events[place] for place in np.flatnonzero(usable).tolist()]
+        start_ns, duration_ns = start_ns[usable], duration_ns[usable]
+    return Batch(events, start_ns, start_ns + np.maximum(duration_ns, 0), num_decoded, num_unusable)
+
+
+# ------------------------------------------------------------------------------------------- fields of any type
+
+
+def _loosen(fields: object) -> DigitsEvent | None:
+    """An event of whatever JSON holds; None where that is none that is complete."""
+    if not isinstance(fields, dict) or fields.get("ph") != "X":
+        return None
+    arguments = fields.get("args")
+    return DigitsEvent(
+        cat=None if fields.get("cat") is None else _text(fields["cat"]),
+        name=_text(fields.get("name", "")),
+        pid=_word(fields.get("pid")),
+        tid=_word(fields.get("tid")),
+        ts=_digits(fields.get("ts")),
+        dur=_digits(fields.get("dur", 0)),
+        args=_loosen_arguments(arguments) if isinstance(arguments, dict) else NO_ARGUMENTS,
+    )
+
+
+def _loosen_arguments(fields: dict[str, Any]) -> Arguments:
+    known = ((name, convert, fields[key]) for key, (name, convert) in _ARGUMENTS.items() if fields.get(key) is not None)
+    return Arguments(**{name: convert(value) for name, convert, value in known})
+
+
+def _text(value: object) -> str:
+    """A string that UTF-8 can hold, which one with half a surrogate pair is not."""
+    return (value if isinstance(value, str) else json.dumps(value)).encode(errors="replace").decode()
+
+
+def _word(value: object) -> Word:
+    return value if value is None or (isinstance(value, int) and not isinstance(value, bool)) else _text(value)
+
+
+def _digits(value: object) -> Raw:
+    return Raw(str(value).encode(errors="replace"))
+
+
+def _json(value: object) -> Raw:
+    return Raw(json.dumps(value).encode())
+
+
+_CONVERSIONS: dict[Any, Callable[[Any], Any]] = {Raw: _json, Word: _word, str: _text}
+_ARGUMENTS = {field.encode_name: (field.name, _CONVERSIONS[field.type]) for field in msgspec.structs.fields(Arguments)}

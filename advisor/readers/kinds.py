@@ -1,0 +1,82 @@
+"""The distinct (category, name) pairs of a trace, and what is asked of an event for being of one of them."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from advisor.readers.names import (
+    ACCUMULATE_GRAD_OP,
+    ANNOTATION,
+    AUTOGRAD_NODE,
+    COLLECTIVE_OP,
+    COLLECTIVE_RECORD,
+    COPY_BACK,
+    DDP_FORWARD,
+    GLOO_SPAN,
+    KERNEL,
+    MEMORY,
+    NCCL_SPAN,
+    OPERATOR,
+    PROFILER_STEP,
+    RUNTIME,
+    SYNCHRONIZATION,
+    name_category,
+)
+
+Word = TypeVar("Word")
+
+LINKED, COLLECTIVE, SIZED, SHAPED, WAITING, TRAINING = (1 << bit for bit in range(6))
+"""Traits: has a link between host and device; may describe a collective; its shapes tell how much it moves; its shapes
+tell it from others of its name; waits; is of the process that trains."""
+
+
+class WordCodes(dict[Word, int]):
+    """Numbers words in the order of their first appearance."""
+
+    def __missing__(self, word: Word) -> int:
+        self[word] = code = len(self)
+        return code
+
+
+class Kinds(dict[tuple[str, str], int]):
+    """Numbers pairs of category (as it is spelled) and name; lists what they stand for by number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.categories: list[str] = []
+        self._traits = bytearray()
+
+    def __missing__(self, pair: tuple[str, str]) -> int:
+        self[pair] = code = len(self)
+        spelling, name = pair
+        category = name_category(spelling, name)
+        self.names.append(name)
+        self.categories.append(category)
+        self._traits.append(find_traits(category, name))
+        return code
+
+    @property
+    def traits(self) -> npt.NDArray[np.uint8]:
+        """By number."""
+        return np.frombuffer(bytes(self._traits), dtype=np.uint8)
+
+
+def find_traits(category: str, name: str) -> int:
+    """The traits of events of a category (as it is called today) and a name."""
+    is_record = name == COLLECTIVE_RECORD
+    is_span = bool(GLOO_SPAN.match(name) or NCCL_SPAN.match(name) or COLLECTIVE_OP.match(name))
+    is_host = category in OPERATOR | ANNOTATION
+    is_step = name.startswith(AUTOGRAD_NODE) or name in DDP_FORWARD or bool(PROFILER_STEP.match(name))
+    traits = {
+        LINKED: is_record or category in KERNEL | MEMORY | RUNTIME | SYNCHRONIZATION,
+        COLLECTIVE: is_record or is_span or category in KERNEL,
+        SIZED: is_span or name in (ACCUMULATE_GRAD_OP, COPY_BACK),
+        SHAPED: category in OPERATOR,
+        WAITING: category in SYNCHRONIZATION,
+        TRAINING: is_host and is_step,
+    }
+    return sum(trait for trait, applies in traits.items() if applies)
