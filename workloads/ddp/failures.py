@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from advisor.errors import RunError
 
 MAX_NAMES = 5
 
 
-@contextmanager
-def naming_bucket(rank: int, bucket: int, num_bytes: int) -> Iterator[None]:
-    """Tells which bucket was under way when the process group fails: a dead peer, a time-out, a mismatch."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise RunError(
-            f"Rank {rank}: the reduction of bucket {bucket} ({num_bytes} bytes) failed: {error} "
-            "Look for the rank that ended or hung first."
-        ) from error
+def reduction_failed(rank: int, bucket: int, num_bytes: int, error: Exception) -> RunError:
+    """The process group failed while a bucket was under way: a dead peer, a time-out, a mismatch."""
+    return RunError(
+        f"Rank {rank}: the reduction of bucket {bucket} ({num_bytes} bytes) failed: {error} "
+        "Look for the rank that ended or hung first."
+    )
 
 
 def gradients_missing(rank: int, missing: Sequence[str], frozen: Sequence[str], *, is_static: bool) -> RunError:
