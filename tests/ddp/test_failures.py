@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import datetime
 import pickle
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -153,17 +152,34 @@ def lose_a_peer(seconds: float) -> str:
     ours = BucketedDDP(models.Mlp(), process_group=group, **CAP)
     loss_of(ours(inputs(0, 0), 0)).backward()
     loss = loss_of(ours(inputs(1, 0), 0))
-    if dist.get_rank() == 1:
-        time.sleep(3 * seconds)
-        return ""
-    return message_of(loss.backward, RunError)
+    return message_of(loss.backward, RunError) if dist.get_rank() == 0 else ""
 
 
 def test_a_silent_peer_surfaces_with_rank_and_bucket_after_the_groups_time_out(gloo_pair: GlooPair) -> None:
-    message = gloo_pair.run(lose_a_peer, 1.0)[0]
+    message = gloo_pair.run(lose_a_peer, 3.0)[0]
     assert message.startswith("Rank 0: the reduction of bucket 0 (")
     assert "bytes) failed: " in message
     assert "Timed out" in message
+
+
+class SparseWithoutModule(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(8, 4))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return nn.functional.embedding(tokens, self.weight, sparse=True)
+
+
+def meet_a_sparse_gradient(batched: bool) -> str:
+    ours = BucketedDDP(SparseWithoutModule(), batched_grad_copy=batched)
+    return message_of(lambda: ours(torch.arange(3)).sum().backward(), RunError)
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_a_sparse_gradient_is_refused(gloo_pair: GlooPair, batched: bool) -> None:
+    for message in gloo_pair.run(meet_a_sparse_gradient, batched):
+        assert message.startswith("A parameter of shape (8, 4) got a sparse gradient")
 
 
 def refuse_at_wrapping() -> list[str]:

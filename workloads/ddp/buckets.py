@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.futures import Future
 from torch.nn import Parameter
 
+from workloads.ddp.failures import sparse_gradient
+
 Reduction = dist.Work | Future[Tensor]
 """A collective under way, or the future of a comm hook."""
 
@@ -62,6 +64,8 @@ class Bucket:
             # Detached, since with create_graph=True the gradient has a history of its own, which is not averaged.
             if gradient.requires_grad:
                 gradient = gradient.detach()
+            if gradient.is_sparse:
+                raise sparse_gradient(tuple(gradient.shape))
             if self._scale is None:
                 view.copy_(gradient)
             else:
@@ -77,6 +81,8 @@ class Bucket:
             if parameter.grad is None:
                 view.zero_()
             elif parameter.grad is not view:
+                if parameter.grad.is_sparse:
+                    raise sparse_gradient(tuple(parameter.shape))
                 views.append(view)
                 gradients.append(parameter.grad.detach())
                 if self.as_view:

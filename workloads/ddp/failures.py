@@ -45,6 +45,13 @@ def ready_twice(rank: int, name: str, *, is_static: bool) -> RunError:
     )
 
 
+def sparse_gradient(shape: tuple[int, ...]) -> RunError:
+    """A gradient came as a sparse tensor, which a flat bucket cannot hold."""
+    return RunError(
+        f"A parameter of shape {shape} got a sparse gradient, which BucketedDDP cannot average: use sparse=False."
+    )
+
+
 def late_gradient(name: str) -> str:
     """A second backward after the averaging: its gradients stay on this rank."""
     return (
