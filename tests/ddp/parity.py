@@ -38,6 +38,7 @@ def train_three_ways(
     settings: dict[str, Any],
     *,
     num_micro_steps: int = 1,
+    set_to_none: bool = True,
     prepare: Callable[[Any], None] | None = None,
 ) -> Outcome:
     """Trains five steps; `prepare` is called on either wrapper first."""
@@ -51,7 +52,7 @@ def train_three_ways(
     for wrapped in (ours, theirs):
         if prepare is not None:
             prepare(wrapped)
-        train(wrapped, dist.get_rank(), num_micro_steps)
+        train(wrapped, dist.get_rank(), num_micro_steps, set_to_none)
     train_alone(model, num_micro_steps)
     return Outcome(
         to_torch=difference(ours.module, theirs.module),
@@ -62,10 +63,10 @@ def train_three_ways(
     )
 
 
-def train(wrapped: Any, rank: int, num_micro_steps: int) -> None:
+def train(wrapped: Any, rank: int, num_micro_steps: int, set_to_none: bool = True) -> None:
     optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.05)
     for step in range(NUM_STEPS):
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none)
         for micro_step in range(num_micro_steps):
             is_last = micro_step == num_micro_steps - 1
             with nullcontext() if is_last else wrapped.no_sync():

@@ -108,6 +108,11 @@ def test_accumulation_equals_the_full_batch(gloo_pair: GlooPair, name: str) -> N
     check(gloo_pair.run(train_three_ways, models.Mlp, SETTINGS[name], num_micro_steps=3))
 
 
+@pytest.mark.parametrize("name", ["small cap", "views", "batched copies into views", "find unused, views"])
+def test_gradients_that_are_zeroed_in_place(gloo_pair: GlooPair, name: str) -> None:
+    check(gloo_pair.run(train_three_ways, models.Mlp, SETTINGS[name], num_micro_steps=2, set_to_none=False))
+
+
 def train_ours(build: Callable[[], nn.Module], settings: dict[str, Any], num_micro_steps: int) -> tuple[float, float]:
     torch.manual_seed(0)
     model = build()
