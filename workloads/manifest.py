@@ -33,8 +33,9 @@ HOOK_NAMES = {
     "fp16_compress_hook": "fp16",
     "bf16_compress_hook": "bf16",
     "noop_hook": "noop",
+    "bf16_hook": "bf16",
 }
-"""torch's comm hooks under the names of `DDPConfig.comm_hook`."""
+"""torch's and our comm hooks under the names of `DDPConfig.comm_hook`."""
 
 
 @dataclass(frozen=True)
@@ -144,10 +145,11 @@ def _describe_buckets(
 def read_config(model: nn.Module, accumulation_steps: int = 1) -> DDPConfig:
     """The settings a person gave to their wrapper, as far as the wrapped model remembers them."""
     told: Any = model
-    hook = _hook_name(getattr(model, "_comm_hooks", ()))
     if not isinstance(model, DistributedDataParallel):
         config: DDPConfig = told.config
+        hook = _name_hook(told.reducer.hook)
         return msgspec.structs.replace(config, comm_hook=hook, accumulation_steps=accumulation_steps)
+    hook = _name_hook(next(iter(getattr(model, "_comm_hooks", ())), None))
     limits = tuple(cap / MIB for cap in getattr(model, "bucket_bytes_cap_list", ()))
     is_unset = getattr(model, "bucket_bytes_cap_default", False)
     return DDPConfig(
@@ -167,12 +169,13 @@ def read_config(model: nn.Module, accumulation_steps: int = 1) -> DDPConfig:
     )
 
 
-def _hook_name(hooks: Sequence[tuple[Any, Any]]) -> str:
-    if not hooks:
+def _name_hook(registered: tuple[Any, Any] | None) -> str:
+    if registered is None:
         return "none"
-    hook, state = hooks[0]
+    hook, state = registered
     name: str = hook.__name__
-    return f"powersgd:{state.matrix_approximation_rank}" if name == "powerSGD_hook" else HOOK_NAMES.get(name, name)
+    is_powersgd = name in ("powerSGD_hook", "powersgd_hook")
+    return f"powersgd:{state.matrix_approximation_rank}" if is_powersgd else HOOK_NAMES.get(name, name)
 
 
 def _tool_version() -> str:

@@ -1,9 +1,9 @@
 """From two ranks' traces to a report, on a run whose every number is known.
 
-A step of 60 ms: data 1, forward 10, backward 20, 0.4 ms of copying back the first bucket, 2.8 ms of waiting for the last
-one, 1.2 ms of copying it back, optimizer 2. Four gradients of 1 MiB are ready at 5, 10, 15 and 20 ms; by DDP's default
-the first one fills a bucket and the others a second one. An all-reduce takes 0.2 ms + 1 ms/MiB and neither slows
-computation nor is slowed.
+A step of 60 ms: data 1, forward 10, backward 20, 0.4 ms of copying back the first bucket, 2.8 ms of waiting for the
+last one, 1.2 ms of copying it back, optimizer 2. Four gradients of 1 MiB are ready at 5, 10, 15 and 20 ms; by DDP's
+default the first one fills a bucket and the others a second one. An all-reduce takes 0.2 ms + 1 ms/MiB and neither
+slows computation nor is slowed.
 """
 
 from __future__ import annotations
