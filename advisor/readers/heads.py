@@ -5,12 +5,13 @@ Kineto writes `distributedInfo` before the events, so this is enough to tell run
 
 from __future__ import annotations
 
-import codecs
 import hashlib
 import json
 import re
 from dataclasses import dataclass
 from typing import Any
+
+from advisor.readers.text import read_text
 
 HEAD_BYTES = 2**17
 
@@ -21,7 +22,6 @@ _PROCESS = re.compile(
 )
 _TIME = re.compile(r'"ts"\s*:\s*"?([1-9]\d*)')
 _BASE = re.compile(r'"baseTimeNanoseconds"\s*:\s*(\d+)')
-_BYTE_ORDER_MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,7 @@ class Head:
 
 def read_head(start: bytes) -> Head:
     """Reads the first `HEAD_BYTES` of the text, or all of it where it is shorter."""
-    encoding = next((name for mark, name in _BYTE_ORDER_MARKS if start.startswith(mark)), "utf-8")
-    text = start.decode(encoding, errors="replace")
+    text = b"".join(read_text(start)).decode(errors="replace")
     info = _decode_object(text, _DISTRIBUTED)
     process, time, base = (pattern.search(text) for pattern in (_PROCESS, _TIME, _BASE))
     return Head(

@@ -47,6 +47,8 @@ def resolve_path(text: str, on_failure: OnFailure) -> Iterator[Candidate]:
     Raises:
         InputError: There is no such thing, or it cannot be read.
     """
+    if not text:
+        raise InputError("A path is empty: give a run folder, a folder of traces or a trace file.")
     inside = _INSIDE.match(text)
     if text == STANDARD_INPUT:
         yield Candidate(read_standard_input(), is_named=True)

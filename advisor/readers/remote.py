@@ -6,6 +6,7 @@ import logging
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -44,6 +45,10 @@ class RemoteFile:
     def open(self) -> Readable:
         """Opens it for reading from the start."""
         files, path = connect(self.url)
+        with _telling(self.url):
+            return self._open(files, path)
+
+    def _open(self, files: Any, path: str) -> Readable:
         if WEB.match(self.url):
             # Not every web server sends parts of a file. A size, of any value, spares asking for it: whatever fails
             # there is told as "not found".
@@ -60,7 +65,7 @@ def find_remote(url: str) -> Iterator[tuple[RemoteFile, bool]]:
         InputError: It does not exist, holds too much, is denied, or its protocol is not installed or not known.
     """
     files, path = connect(url)
-    with telling(show_url(url)):
+    with _telling(url):
         if _MAGIC.search(url.partition("?")[0] if WEB.match(url) else url):
             found, named = files.glob(path, maxdepth=DEEPEST_FOLDER), True
             folders = [name for name in found if not WEB.match(url) and files.isdir(name)]
@@ -91,18 +96,25 @@ def connect(url: str) -> tuple[Any, str]:
     if "::" in url:
         raise InputError(f"{show_url(url)} chains protocols with `::`: give the inner URL, archives are opened anyway.")
     try:
-        with telling(show_url(url)):
+        with _telling(url):
             files, path = fsspec.core.url_to_fs(url)
     except ImportError as error:
         how = (
             "pip install 'ddp-advisor[remote]'" if protocol in BROUGHT_BY_EXTRA else f"{explain(error)}, or download it"
         )
         raise InputError(f"{show_url(url)} needs a package for {protocol}:// that is not installed: {how}.") from error
-    except ValueError as error:
-        raise InputError(
-            f"{show_url(url)} cannot be opened ({explain(error)}): give a URL that fsspec knows."
-        ) from error
     return files, path
+
+
+@contextmanager
+def _telling(url: str) -> Iterator[None]:
+    """Turns what fsspec raises for this URL into an InputError."""
+    name = show_url(url)
+    try:
+        with telling(name):
+            yield
+    except (NotImplementedError, ValueError) as error:
+        raise InputError(f"{name} cannot be opened ({explain(error)}): give a URL that fsspec knows.") from error
 
 
 class _Sequential:

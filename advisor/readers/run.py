@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import BinaryIO, cast
 
 from advisor.errors import InputError
 from advisor.readers.chrome import read_chrome_trace
@@ -65,14 +66,14 @@ def read_run(paths: Sequence[str | Path], on_progress: Progress | None = None, r
 
 
 def read_rank(files: RankFiles) -> tuple[Trace, tuple[QualityNote, ...]]:
-    """Reads the trace of one rank, its windows joined, and says what is damaged in it.
+    """Reads the trace of one rank, its windows joined, and says what is missing or damaged in it.
 
     Raises:
         InputError: A file cannot be read, or the files are not windows of one recording.
     """
     read = [_read_source(source) for source in files.sources]
     traces = [trace for trace, _ in read]
-    notes = tuple(note for _, note in read if note is not None)
+    notes = tuple(note for _, notes in read for note in notes)
     return (join_windows(traces) if len(traces) > 1 else traces[0]), notes
 
 
@@ -90,16 +91,18 @@ def note_missing_ranks(ranks: Collection[int], world_size: int) -> list[QualityN
     ]
 
 
-def _read_source(source: Source) -> tuple[Trace, QualityNote | None]:
+def _read_source(source: Source) -> tuple[Trace, tuple[QualityNote, ...]]:
     with source.open() as stream:
         try:
-            trace = read_chrome_trace(stream.read(), source.name, source.rank)
+            trace = read_chrome_trace(cast("BinaryIO", stream), source.name, source.rank)
         except InputError as error:
             if stream.damage is None:
                 raise
             raise InputError(f"{source.name} is damaged ({stream.damage}): copy it again.") from error
-        damage = f"{source.name} is damaged ({stream.damage}): only what comes before is used." if stream.damage else ""
-    return trace, QualityNote(message=damage) if damage else None
+        if stream.damage is None:
+            return trace, trace.notes
+    message = f"{source.name} is damaged ({stream.damage}): only what comes before is used."
+    return trace, (QualityNote(message=message, file=source.name), *trace.notes)
 
 
 def _explain_stray(stray: Source) -> InputError:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import operator
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from pandas.api.types import union_categoricals
 
@@ -16,10 +16,13 @@ from advisor.errors import InputError
 from advisor.readers.names import PROFILER_STEP
 from advisor.tables import EVENT_COLUMNS, Trace
 
-Codes: TypeAlias = npt.NDArray[np.int64]
-
-_LOCAL_CODES = ("thread", "correlation", "external_id")
-"""Columns whose numbers mean something only within one file."""
+_LOCAL_CODES = {
+    "thread": "thread",
+    "correlation": "correlation",
+    "wait_on_cuda_event_record_corr_id": "correlation",
+    "external_id": "external_id",
+}
+"""Columns whose numbers mean something only within one file, and which numbers they are."""
 
 
 def join_windows(traces: Sequence[Trace]) -> Trace:
@@ -36,14 +39,21 @@ def join_windows(traces: Sequence[Trace]) -> Trace:
         _require_successor(earlier, later)
     if not all(map(_find_steps, windows)):
         return windows[-1]
-    offsets = accumulate((_find_largest_codes(window) for window in windows[:-1]), np.add, initial=np.zeros(3, int))
-    shifted = [_shift_codes(window.events, offset) for window, offset in zip(windows, offsets, strict=True)]
+    used = accumulate(map(_count_codes, windows[:-1]), operator.add, initial=Counter[str]())
+    shifted = [_shift_codes(window.events, offsets) for window, offsets in zip(windows, used, strict=True)]
     events = pd.DataFrame({column: _join_column(column, shifted) for column in EVENT_COLUMNS})
     return replace(
         windows[0],
         file=f"{windows[0].file} and {len(windows) - 1} more",
         events=events,
         has_shapes=any(window.has_shapes for window in windows),
+        notes=tuple(note for window in windows for note in window.notes),
+        damaged_ns=tuple(span for window in windows for span in window.damaged_ns),
+        recording=replace(
+            windows[0].recording,
+            num_bytes=sum(window.recording.num_bytes for window in windows),
+            num_events=sum(window.recording.num_events for window in windows),
+        ),
     )
 
 
@@ -65,17 +75,18 @@ def _find_steps(trace: Trace) -> set[int]:
     return {int(match[1]) for name in names if (match := PROFILER_STEP.match(name))}
 
 
-def _find_largest_codes(trace: Trace) -> Codes:
-    """How many numbers each of the local columns uses up."""
-    return np.array([max(0, int(trace.events[column].max()) + 1) for column in _LOCAL_CODES], dtype=np.int64)
+def _count_codes(trace: Trace) -> Counter[str]:
+    """How many numbers of each kind a window uses up."""
+    return Counter({kind: max(0, int(trace.events[kind].max()) + 1) for kind in _LOCAL_CODES.values()})
 
 
-def _shift_codes(events: pd.DataFrame, offsets: Codes) -> pd.DataFrame:
+def _shift_codes(events: pd.DataFrame, offsets: Counter[str]) -> pd.DataFrame:
     """The events with their local numbers moved up; a missing one stays -1."""
     shifted = {}
-    for column, offset in zip(_LOCAL_CODES, offsets, strict=True):
+    for column in _LOCAL_CODES:
         codes = events[column].to_numpy()
-        shifted[column] = np.where(codes < 0, codes, codes + offset).astype(EVENT_COLUMNS[column])
+        moved = np.where(codes < 0, codes, codes + offsets[_LOCAL_CODES[column]])
+        shifted[column] = moved.astype(EVENT_COLUMNS[column])
     return events.assign(**shifted)
 
 

@@ -134,6 +134,7 @@ def test_what_servers_answer_is_one_sentence(web: tuple[str, Path]) -> None:
     ("url", "sentence"),
     [
         ("nowhere://a/rank0.json", "cannot be opened .*: give a URL that fsspec knows"),
+        ("memory://a/[", "does not exist|holds no trace|cannot be opened"),
         ("zip://rank0.json::memory://a.zip", "chains protocols with `::`: give the inner URL"),
     ],
 )

@@ -15,6 +15,7 @@ from advisor.readers.display import list_names, show_name
 from advisor.readers.heads import HEAD_BYTES, read_head
 from advisor.readers.run import read_run
 from advisor.readers.sources import find_sources
+from tests.trace_builders import RankTrace
 from tests.trace_files import make_rankless_trace, make_trace, pack_tar, write_file, write_ranks
 
 
@@ -104,7 +105,7 @@ def test_the_head_tells_whose_trace_it_is() -> None:
     assert (head.is_trace, head.rank, head.world_size, head.process, head.first_ns) == (True, 3, 8, "77", 1_000_000)
 
 
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le"])
 def test_the_head_is_read_in_any_encoding(encoding: str) -> None:
     head = read_head(make_trace(3).decode().encode(encoding))
     assert (head.is_trace, head.rank) == (True, 3)
@@ -162,11 +163,27 @@ def test_a_file_that_is_no_trace_is_one_sentence(tmp_path: Path, name: str, cont
     assert "\n" not in message
 
 
+def test_a_cut_off_file_is_read_up_to_there(tmp_path: Path) -> None:
+    trace = RankTrace(world_size=1)
+    for start in range(0, 5000, 10):
+        trace.operator("aten::mm", start, start + 5)
+    whole = gzip.compress(trace.to_json())
+    (tmp_path / "rank0.json.gz").write_bytes(whole[: len(whole) // 2])
+    run = read_run([tmp_path])
+    assert 100 < len(run.traces[0].events) < 500
+    assert run.notes[0].message == (
+        f"{tmp_path}/rank0.json.gz is damaged (it ends too early): only what comes before is used."
+    )
+    assert run.traces[0].notes[0] in run.notes
+
+
 def test_what_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nowhere does not exist: give a run folder"):
         find_sources([tmp_path / "nowhere"])
     with pytest.raises(InputError, match=r"holds no trace \(\*\.json, \*\.json\.gz, \*\.json\.zst, \*\.zip or"):
         find_sources([tmp_path])
+    with pytest.raises(InputError, match=r"A path is empty: give a run folder"):
+        find_sources([""])
     (tmp_path / "rank0.json").symlink_to("gone")
     with pytest.raises(InputError, match=r"rank0\.json is a link that leads nowhere"):
         find_sources([tmp_path / "rank0.json"])
