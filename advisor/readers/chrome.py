@@ -46,7 +46,7 @@ def read_chrome_trace(data: bytes | BinaryIO, file: str, rank: int | None = None
     events = columns.build()
     damaged_ns = find_damaged_times(document.damage, events, bool(header.devices))
     events = sort_events(events)
-    _require_one_rank(columns.processes, events, file)
+    _require_one_rank(columns.origins.list_processes(), events, file)
     device_type: DeviceType = "cuda" if events["category"].isin(KERNEL).any() else "cpu"
     return Trace(
         rank=rank,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -10,8 +11,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from advisor.readers.events import ABSENT, AnyEvent, Batch, Word
-from advisor.readers.kinds import COLLECTIVE, LINKED, SHAPED, SIZED, TRAINING, WAITING, Kinds, WordCodes
 from advisor.readers.names import name_category, name_dtype
+from advisor.readers.origins import CALLING, COLLECTIVE, LINKED, SHAPED, SIZED, WAITING, Origins, WordCodes
 from advisor.readers.shapes import count_elements, find_dtype
 from advisor.tables import EVENT_COLUMNS, SHORTEST_SHAPED_NS
 
@@ -48,36 +49,39 @@ class EventColumns:
 
     def __init__(self) -> None:
         self.num_rows = 0
-        self.kinds = Kinds()
-        self.threads: WordCodes[tuple[Word, Word]] = WordCodes()
-        self.processes: list[str] = []
-        """The pids of those that train, once the columns are built."""
-        self._dense: dict[str, list[Numbers]] = {name: [] for name in ("kind", "thread", "start_ns", "end_ns")}
+        self.origins = Origins()
+        self._dense: dict[str, list[Numbers]] = {name: [] for name in ("origin", "start_ns", "end_ns")}
         self._sparse = {name: SparseColumn() for name in (*_LINKS, *_AMOUNTS, *_WAITS, *_WORDS, *_SHAPES)}
-        self._codes: dict[str, WordCodes[str]] = {name: WordCodes({"": 0}) for name in (*_WORDS, *_SHAPES)}
+        self._codes: dict[str, WordCodes[str | bytes]] = {name: WordCodes() for name in (*_WORDS, *_SHAPES)}
+        for name, codes in self._codes.items():
+            codes[b"" if name in _SHAPES else ""] = 0
 
     def add(self, batch: Batch) -> None:
         """Takes over what is used of the events."""
-        kinds, threads, events = self.kinds, self.threads, batch.events
-        kind = np.array([kinds[event.cat or _name_category(event), event.name] for event in events], dtype=np.int32)
-        thread = np.array([threads[event.pid, event.tid] for event in events], dtype=np.int32)
-        for name, part in (("kind", kind), ("thread", thread), ("start_ns", batch.start_ns), ("end_ns", batch.end_ns)):
-            self._dense[name].append(part)
-        traits = kinds.traits[kind]
+        origins = self.origins
+        codes = [origins[e.cat or _name_category(e), e.name, e.pid, e.tid] for e in batch.events]
+        origin = np.array(codes, dtype=np.int32)
+        self._dense["origin"].append(origin)
+        self._dense["start_ns"].append(batch.start_ns)
+        self._dense["end_ns"].append(batch.end_ns)
+        traits = origins.traits[origin]
         is_long = batch.end_ns - batch.start_ns >= SHORTEST_SHAPED_NS
-        self._add_numbers(events, np.flatnonzero(traits & LINKED), _LINKS)
-        self._add_numbers(events, np.flatnonzero(traits & WAITING), _WAITS)
-        self._add_collectives(events, np.flatnonzero(traits & COLLECTIVE))
-        self._add_shapes(events, np.flatnonzero(traits & SIZED | np.where(is_long, traits & SHAPED, 0)))
-        self.num_rows += len(events)
+        present = np.bitwise_or.reduce(traits) if len(traits) else 0
+        if present & (CALLING | LINKED | WAITING):
+            self._add_numbers(batch.events, np.flatnonzero(traits & CALLING), ("correlation",))
+            self._add_numbers(batch.events, np.flatnonzero(traits & LINKED), _LINKS)
+            self._add_numbers(batch.events, np.flatnonzero(traits & WAITING), _WAITS)
+        if present & COLLECTIVE:
+            self._add_collectives(batch.events, np.flatnonzero(traits & COLLECTIVE))
+        if present & (SIZED | SHAPED):
+            self._add_shapes(batch.events, np.flatnonzero((traits & SIZED) | np.where(is_long, traits & SHAPED, 0)))
+        self.num_rows += len(batch.events)
 
     def _add_numbers(self, events: Sequence[AnyEvent], rows: Numbers, names: Sequence[str]) -> None:
-        if len(rows) == 0:
-            return
         arguments = [events[row].args for row in rows.tolist()]
         at = rows + self.num_rows
         for name in names:
-            self._sparse[name].add(at, read_integers([getattr(one, name) for one in arguments]))
+            self._sparse[name].add(at, read_integers(list(map(attrgetter(name), arguments))))
 
     def _add_collectives(self, events: Sequence[AnyEvent], rows: Numbers) -> None:
         rows = np.array([row for row in rows.tolist() if events[row].args.collective], dtype=np.int64)
@@ -88,11 +92,11 @@ class EventColumns:
 
     def _add_shapes(self, events: Sequence[AnyEvent], rows: Numbers) -> None:
         rows = np.array([row for row in rows.tolist() if events[row].args.input_dims is not ABSENT], dtype=np.int64)
-        for name in _SHAPES:
-            texts = [bytes(getattr(events[row].args, name)).decode(errors="replace") for row in rows.tolist()]
-            self._add_words(name, rows, texts)
+        arguments = [events[row].args for row in rows.tolist()]
+        self._add_words("input_dims", rows, [bytes(one.input_dims) for one in arguments])
+        self._add_words("input_type", rows, [bytes(one.input_type) for one in arguments])
 
-    def _add_words(self, name: str, rows: Numbers, words: Sequence[str]) -> None:
+    def _add_words(self, name: str, rows: Numbers, words: Sequence[str | bytes]) -> None:
         codes = self._codes[name]
         self._sparse[name].add(rows + self.num_rows, np.array([codes[word] for word in words], dtype=np.int32))
 
@@ -100,20 +104,17 @@ class EventColumns:
 
     def build(self) -> pd.DataFrame:
         """The table of `Trace.events`, but in the order of the file; nothing can be added afterwards."""
-        kind, thread = self._join("kind"), self._join("thread")
-        traits = self.kinds.traits[kind]
-        keys = list(self.threads)
-        self.processes = sorted({str(keys[code][0]) for code in np.unique(thread[traits & TRAINING > 0])})
+        origin = self._join("origin")
         numbers = {name: self._spread(name, -1, EVENT_COLUMNS[name]) for name in (*_LINKS, *_AMOUNTS, *_WAITS)}
         codes = {name: self._spread(name, 0, "int32") for name in self._codes}
-        words = {name: list(self._codes[name]) for name in self._codes}
+        words = {name: list(map(_decode_word, self._codes[name])) for name in self._codes}
         words["dtype"] = [name_dtype(word) for word in words["dtype"]]
-        rows = np.flatnonzero((traits & SIZED > 0) & (numbers["num_elements"] < 0))
-        numbers["num_elements"][rows] = _measure_shapes(rows, codes, words)
+        unsized = np.flatnonzero((self.origins.traits[origin] & SIZED > 0) & (numbers["num_elements"] < 0))
+        numbers["num_elements"][unsized] = _measure_shapes(unsized, codes, words)
         columns = {
-            "name": _categorize(kind, self.kinds.names),
-            "category": _categorize(kind, self.kinds.categories),
-            "thread": _number([f"{pid}/{tid}" for pid, tid in keys])[thread],
+            "name": _categorize(origin, self.origins.names),
+            "category": _categorize(origin, self.origins.categories),
+            "thread": _number(self.origins.threads)[origin],
             "start_ns": self._join("start_ns"),
             "end_ns": self._join("end_ns"),
             **numbers,
@@ -130,7 +131,12 @@ class EventColumns:
 
 def sort_events(table: pd.DataFrame) -> pd.DataFrame:
     """The events by start, the longest first where equal."""
-    order = np.lexsort((-table["end_ns"].to_numpy(), table["start_ns"].to_numpy()))
+    start_ns, end_ns = table["start_ns"].to_numpy(), table["end_ns"].to_numpy()
+    order = np.argsort(start_ns, kind="stable")  # quick, as a file consists of sorted stretches
+    equal = np.diff(start_ns[order]) == 0
+    is_tied = np.append(equal, False) | np.append(False, equal)
+    tied = order[is_tied]
+    order[is_tied] = tied[np.lexsort((-end_ns[tied], start_ns[tied]))]
     return table.take(order).reset_index(drop=True)
 
 
@@ -148,6 +154,10 @@ def _read_integer(word: Word) -> int:
     except ValueError:
         return -1
     return number if -(2**63) <= number < 2**63 else -1
+
+
+def _decode_word(word: str | bytes) -> str:
+    return word.decode(errors="replace") if isinstance(word, bytes) else word
 
 
 def _name_category(event: AnyEvent) -> str:

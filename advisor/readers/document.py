@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, BinaryIO
 
 import msgspec
@@ -87,23 +88,24 @@ class TraceDocument:
         Raises:
             InputError: The text is no trace, or of more than one rank.
         """
-        text = self._read_head()
-        first = _EVENT.search(text)
+        start = self._read_head()
+        first = _EVENT.search(start)
         key = first[1] if first else b'"ph"'
-        searched = 0
-        while True:
-            cut = _find_cut(text, key, searched)
-            if cut:
-                rest = yield from self._read_piece(text[: cut[0]])
-                text = rest + text[cut[0] if self._is_closed else cut[1] :]
-            block = None if self._is_closed else next(self._blocks, None)
-            if block is None:
+        rest: list[bytes] = []
+        for block in chain((start,), self._blocks):
+            cut = _find_cut(block, key)
+            if cut is None:
+                rest.append(block)
+                continue
+            end, next_start = cut
+            left_over = yield from self._read_piece(b"".join((b"[", *rest, memoryview(block)[:end], b"]")))
+            rest = [left_over, block[end if self._is_closed else next_start :]]
+            if self._is_closed:
                 break
-            searched = max(0, len(text) - _LONGEST_BETWEEN)
-            text += block
+        tail = b"".join(rest)
         if not self._is_closed:
-            text = yield from self._read_end(text)
-        self._read_tail(text)
+            tail = yield from self._read_end(tail)
+        self._read_tail(tail)
 
     def _count(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
         for block in blocks:
@@ -159,22 +161,22 @@ class TraceDocument:
 
     # The events.
 
-    def _read_piece(self, text: bytes) -> Generator[Batch, None, bytes]:
+    def _read_piece(self, array: bytes) -> Generator[Batch, None, bytes]:
         """Reads whole events; returns what belongs to the next piece or, once they are closed, to the tail."""
-        for mended in _mend_if_needed(text):
+        for mended in _mend_if_needed(array):
             batch = self._try(mended)
             if batch is not None:
-                self.damage.is_mended |= mended is not text
+                self.damage.is_mended |= mended is not array
                 yield batch
                 return b""
-        return (yield from self._salvage(mend(text)))
+        return (yield from self._salvage(mend(array)[1:-1]))
 
     def _read_end(self, text: bytes) -> Generator[Batch, None, bytes]:
         """Reads the last events; returns the tail."""
         for mended in _mend_if_needed(text):
             for end, start in _find_closes(mended):
                 tail = mended[start:]
-                batch = self._try(mended[:end]) if self._decode_tail(tail) is not None else None
+                batch = self._try(b"[%b]" % mended[:end]) if self._decode_tail(tail) is not None else None
                 if batch is not None:
                     self.damage.is_mended |= mended is not text
                     self._is_closed = True
@@ -187,12 +189,11 @@ class TraceDocument:
             return b""
         return rest
 
-    def _try(self, text: bytes) -> Batch | None:
+    def _try(self, array: bytes) -> Batch | None:
         try:
-            batch = self._decoder.decode(b"[" + text + b"]")
+            return self._note(self._decoder.decode(array))
         except MALFORMED:
             return None
-        return self._note(batch)
 
     def _note(self, batch: Batch) -> Batch:
         self.num_events += batch.num_decoded
@@ -227,10 +228,10 @@ class TraceDocument:
         self._lose(mended[at:])
 
     def _read_stretch(self, text: bytes) -> Iterator[Batch]:
-        batch = self._try(text)
+        batch = self._try(b"[%b]" % text)
         if batch is None:
             try:
-                batch = self._note(self._decoder.decode_loosely(b"[" + text + b"]"))
+                batch = self._note(self._decoder.decode_loosely(b"[%b]" % text))
             except MALFORMED:
                 self._lose(text)
                 return
@@ -286,15 +287,15 @@ def _mend_if_needed(text: bytes) -> Iterator[bytes]:
     yield mend_names(mended)
 
 
-def _find_cut(text: bytes, key: bytes, searched: int) -> tuple[int, int] | None:
+def _find_cut(text: bytes, key: bytes) -> tuple[int, int] | None:
     """Where the last event ends that another one follows, and where that one begins."""
-    at = text.rfind(key, searched)
+    at = text.rfind(key)
     while at >= 0:
         start = max(0, at - _LONGEST_BETWEEN)
         between = _BETWEEN.search(text[start:at])
         if between:
             return start + between.start(1), start + between.end(1)
-        at = text.rfind(key, searched, at)
+        at = text.rfind(key, 0, at)
     return None
 
 

@@ -147,22 +147,24 @@ def _decode_floats(text: bytes) -> Batch:
     """
     decoded = _FLOAT_TIMES.decode(text)
     events = _keep(decoded, Event)
-    start_ns = round_times_ns(np.array([event.ts for event in events], dtype=np.float64))
-    duration_ns = round_times_ns(np.array([event.dur for event in events], dtype=np.float64))
-    if start_ns is None or duration_ns is None:
+    times_us = [event.ts for event in events] + [event.dur for event in events]
+    times_ns = round_times_ns(np.array(times_us, dtype=np.float64))
+    if times_ns is None:
         raise msgspec.ValidationError("digits are needed")
-    return _build_batch(events, start_ns, duration_ns, len(decoded))
+    return _build_batch(events, times_ns, len(decoded))
 
 
 def _time_digits(decoded: Sequence[Any]) -> Batch:
     events = _keep(decoded, DigitsEvent)
-    start_ns = parse_times_ns([event.ts for event in events])
-    return _build_batch(events, start_ns, parse_times_ns([event.dur for event in events]), len(decoded))
+    times_ns = parse_times_ns([event.ts for event in events] + [event.dur for event in events])
+    return _build_batch(events, times_ns, len(decoded))
 
 
-def _build_batch(events: Sequence[AnyEvent], start_ns: Times, duration_ns: Times, num_decoded: int) -> Batch:
+def _build_batch(events: Sequence[AnyEvent], times_ns: Times, num_decoded: int) -> Batch:
+    """Takes the starts of all events, followed by their durations."""
+    start_ns, duration_ns = times_ns[: len(events)], times_ns[len(events) :]
     usable = (start_ns != UNUSABLE) & (duration_ns != UNUSABLE) & (duration_ns < LONGEST_NS)
-    num_unusable = len(events) - int(usable.sum())
+    num_unusable = len(events) - int(np.count_nonzero(usable))
     if num_unusable:
         events = [events[place] for place in np.flatnonzero(usable).tolist()]
         start_ns, duration_ns = start_ns[usable], duration_ns[usable]

@@ -7,8 +7,8 @@ import io
 from collections.abc import Iterator
 from typing import BinaryIO
 
-BLOCK_BYTES = 2**20
-"""Of this much text, the events fit the processor's cache once they are objects; more at a time is slower."""
+BLOCK_BYTES = 2**18
+"""Events of so much text fit the processor's cache once they are objects; more at a time is slower."""
 
 _ENCODINGS = (
     (codecs.BOM_UTF8, "utf-8-sig"),

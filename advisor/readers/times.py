@@ -63,13 +63,15 @@ def round_times_ns(times_us: npt.NDArray[np.float64]) -> Times | None:
 
     The fraction is split off before it is scaled, which keeps it exact. NaN becomes `UNUSABLE`.
     """
-    if np.any(np.abs(times_us) >= EXACT_BELOW_US):
-        return None
-    missing = np.isnan(times_us)
-    known_us = np.where(missing, 0.0, times_us) if missing.any() else times_us
-    whole_us = np.floor(known_us)
-    times_ns = whole_us.astype(np.int64) * 1000 + np.rint((known_us - whole_us) * 1000).astype(np.int64)
-    return np.where(missing, UNUSABLE, times_ns)
+    missing = None
+    if not (times_us.min(initial=0) > -EXACT_BELOW_US and times_us.max(initial=0) < EXACT_BELOW_US):
+        missing = np.isnan(times_us)
+        times_us = np.where(missing, 0, times_us)
+        if np.any(np.abs(times_us) >= EXACT_BELOW_US):
+            return None
+    whole_us = np.floor(times_us)
+    times_ns: Times = whole_us.astype(np.int64) * 1000 + np.rint((times_us - whole_us) * 1000).astype(np.int64)
+    return times_ns if missing is None else np.where(missing, UNUSABLE, times_ns)
 
 
 def _round_time_ns(text: bytes) -> int:

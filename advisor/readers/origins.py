@@ -1,8 +1,8 @@
-"""The distinct (category, name) pairs of a trace, and what is asked of an event for being of one of them."""
+"""Where events come from: category, name, process and thread, and what is looked for in an event for its origin."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,9 +28,12 @@ from advisor.readers.names import (
 
 Word = TypeVar("Word")
 
-LINKED, COLLECTIVE, SIZED, SHAPED, WAITING, TRAINING = (1 << bit for bit in range(6))
-"""Traits: has a link between host and device; may describe a collective; its shapes tell how much it moves; its shapes
-tell it from others of its name; waits; is of the process that trains."""
+Origin: TypeAlias = tuple[str, str, int | str | None, int | str | None]
+"""Category as it is spelled, name, pid and tid."""
+
+CALLING, LINKED, COLLECTIVE, SIZED, SHAPED, WAITING, TRAINING = (1 << bit for bit in range(7))
+"""Traits: calls the device; has a link to such a call, or to a record of a collective; may describe a collective; its
+shapes tell how much it moves; its shapes tell it from others of its name; waits; is of the process that trains."""
 
 
 class WordCodes(dict[Word, int]):
@@ -41,21 +44,24 @@ class WordCodes(dict[Word, int]):
         return code
 
 
-class Kinds(dict[tuple[str, str], int]):
-    """Numbers pairs of category (as it is spelled) and name; lists what they stand for by number."""
+class Origins(dict[Origin, int]):
+    """Numbers origins in the order of their first appearance; lists what they stand for by number."""
 
     def __init__(self) -> None:
         super().__init__()
         self.names: list[str] = []
         self.categories: list[str] = []
+        self.threads: list[str] = []
+        """Process and thread in one word."""
         self._traits = bytearray()
 
-    def __missing__(self, pair: tuple[str, str]) -> int:
-        self[pair] = code = len(self)
-        spelling, name = pair
+    def __missing__(self, origin: Origin) -> int:
+        self[origin] = code = len(self)
+        spelling, name, pid, tid = origin
         category = name_category(spelling, name)
         self.names.append(name)
         self.categories.append(category)
+        self.threads.append(f"{pid}/{tid}")
         self._traits.append(find_traits(category, name))
         return code
 
@@ -63,6 +69,11 @@ class Kinds(dict[tuple[str, str], int]):
     def traits(self) -> npt.NDArray[np.uint8]:
         """By number."""
         return np.frombuffer(bytes(self._traits), dtype=np.uint8)
+
+    def list_processes(self) -> list[str]:
+        """The ids of the processes that train."""
+        training = (pid for (_, _, pid, _), code in self.items() if self._traits[code] & TRAINING)
+        return list(dict.fromkeys(map(str, training)))
 
 
 def find_traits(category: str, name: str) -> int:
@@ -72,7 +83,8 @@ def find_traits(category: str, name: str) -> int:
     is_host = category in OPERATOR | ANNOTATION
     is_step = name.startswith(AUTOGRAD_NODE) or name in DDP_FORWARD or bool(PROFILER_STEP.match(name))
     traits = {
-        LINKED: is_record or category in KERNEL | MEMORY | RUNTIME | SYNCHRONIZATION,
+        CALLING: category in RUNTIME,
+        LINKED: is_record or category in KERNEL | MEMORY | SYNCHRONIZATION,
         COLLECTIVE: is_record or is_span or category in KERNEL,
         SIZED: is_span or name in (ACCUMULATE_GRAD_OP, COPY_BACK),
         SHAPED: category in OPERATOR,
