@@ -47,7 +47,7 @@ def analyze(
 
     folder = choose_folder(paths, out)
     with show_progress("Reading traces", visible=not as_json) as on_progress:
-        report = analyze_traces(paths, ranks=_read_ranks(ranks or ""), on_progress=on_progress)
+        report = analyze_traces(paths, ranks=read_ranks(ranks or ""), on_progress=on_progress)
     write_report(report, folder)
     if as_json:
         typer.echo((folder / "report.json").read_text(encoding="utf-8"), nl=False)
@@ -58,8 +58,12 @@ def analyze(
         _fail_on_errors(report)
 
 
-def _read_ranks(text: str) -> list[int]:
-    """The numbers of `0,2,3` or `0-7`."""
+def read_ranks(text: str) -> list[int]:
+    """The numbers of `0,2,3` or `0-7`.
+
+    Raises:
+        UsageError: It is written otherwise.
+    """
     spans = [re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", word.strip()) for word in text.split(",") if word.strip()]
     if None in spans:
         raise UsageError(f"--ranks {text!r} is no list of ranks: write it as 0,1,2 or 0-7.")

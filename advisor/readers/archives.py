@@ -6,16 +6,17 @@ An archive may lie. Its names are shown and never used as paths; its sizes are l
 from __future__ import annotations
 
 import io
+import struct
 import tarfile
 import zipfile
-from collections.abc import Callable, Generator
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import IO, TypeAlias, cast
 
 from advisor.errors import InputError
 from advisor.readers.display import show_name
-from advisor.readers.failures import telling
+from advisor.readers.failures import explain, telling
 from advisor.readers.locations import Location
 from advisor.readers.streams import FREE_BYTES, LARGEST_EXPANSION, ZIP, Readable, Stored, TraceStream
 
@@ -69,7 +70,7 @@ def walk_archive(location: Location, wanted: Callable[[str], bool]) -> Members:
     Raises:
         InputError: The archive is damaged, too large when unpacked, encrypted or packed by a method that is not read.
     """
-    with telling(location.name):
+    with telling(location.name), _as_damage():
         stored = Stored(location.open())
         start = stored.peek(max(map(len, ZIP)))
         stored.close()
@@ -110,6 +111,15 @@ def _walk_tar(location: Location, wanted: Callable[[str], bool]) -> Members:
                 data = archive.extractfile(entry)
                 assert data is not None, "a regular file"
                 yield Member(location, position, entry.name), cast("Readable", data)
+
+
+@contextmanager
+def _as_damage() -> Iterator[None]:
+    """What Python's zip and tar readers raise for nonsense in an archive, as damage."""
+    try:
+        yield
+    except (IndexError, OverflowError, RuntimeError, ValueError, struct.error) as error:
+        raise zipfile.BadZipFile(explain(error)) from error
 
 
 def _check_count(name: str, num_members: int) -> None:

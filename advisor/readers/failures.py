@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import lzma
 import re
 import sys
 import tarfile
@@ -22,6 +23,7 @@ DAMAGE: tuple[type[Exception], ...] = (
     EOFError,
     gzip.BadGzipFile,
     cast("type[Exception]", IsalError),  # its stub declares an instance
+    lzma.LZMAError,
     tarfile.TarError,
     zipfile.BadZipFile,
     zlib.error,

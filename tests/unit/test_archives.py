@@ -107,6 +107,13 @@ def test_a_member_cannot_be_larger_than_it_claims(tmp_path: Path) -> None:
         read_run([write(tmp_path / "run.zip", bytes(stored))])
 
 
+def test_nonsense_in_a_directory_is_damage(tmp_path: Path) -> None:
+    stored = bytearray(pack_zip({"rank0.json": make_trace()}))
+    stored[stored.index(b"PK\x01\x02") + 45] = 0xFF  # where the member begins
+    with pytest.raises(InputError, match=r"run\.zip is damaged \(.*\): copy it again"):
+        find_sources([write(tmp_path / "run.zip", bytes(stored))])
+
+
 def test_too_many_members_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archives, "MOST_MEMBERS", 1)
     crowded = RANKS | {"run/notes.txt": b""}

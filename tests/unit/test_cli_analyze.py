@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from advisor import pipeline
 from advisor.cli import app
+from advisor.cli.analyze import read_ranks
 from advisor.schema import Alarm, Report
 from tests.builders import gloo_report
 
@@ -95,6 +96,18 @@ def test_a_full_disk_leaves_the_old_report_and_no_traceback(analyze: Analyze, mo
         "error: The report cannot be written into here (No space left on device): choose another folder with --out.\n"
     )
     assert {file.name: file.read_bytes() for file in Path("here").iterdir()} == before
+
+
+@pytest.mark.parametrize(("text", "ranks"), [("0,1", [0, 1]), ("0-3", [0, 1, 2, 3]), (" 7, 2-3", [7, 2, 3]), ("", [])])
+def test_ranks_are_numbers_and_spans(text: str, ranks: list[int]) -> None:
+    assert read_ranks(text) == ranks
+
+
+@pytest.mark.parametrize("text", ["one", "1-", "-1", "0..3", "0;1"])
+def test_what_is_no_rank_is_one_sentence(analyze: Analyze, text: str) -> None:
+    result = analyze(f"--ranks={text}")
+    assert result.exit_code == 2
+    assert result.stderr == f"error: --ranks '{text}' is no list of ranks: write it as 0,1,2 or 0-7.\n"
 
 
 def test_a_report_is_shown_again(analyze: Analyze) -> None:

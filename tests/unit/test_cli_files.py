@@ -43,6 +43,24 @@ def test_the_same_traces_come_back_to_the_same_folder() -> None:
     assert choose_folder([Path("other/bert")], None) != choose_folder([Path("bert")], None)
 
 
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("s3://bucket/runs/gpt/", "gpt"),
+        ("https://host/gpt.tar.gz?signature=secret/../..", "gpt"),
+        ("memory://", "traces"),
+        ("-", "stdin"),
+        ("mail/bert/rank*.json", "bert"),
+        ("mail/a\x1b[31m\udcff/rank0.json", "a_31m_"),
+    ],
+)
+def test_traces_from_anywhere_get_a_folder_here(path: str, name: str) -> None:
+    folder = choose_folder([path], None)
+    assert folder.parent == Path("runs")
+    assert folder.name.rpartition("-")[0] == name
+    assert choose_folder([path], None) == folder
+
+
 def test_out_wins() -> None:
     _make("runs/gpt/manifest.json")
     assert choose_folder([Path("runs/gpt")], Path("here")) == Path("here")
