@@ -17,6 +17,7 @@ HEAD_BYTES = 2**17
 
 _MARKS = re.compile(r'"(?:traceEvents|distributedInfo|deviceProperties|ph)"\s*:')
 _DISTRIBUTED = re.compile(r'"distributedInfo"\s*:\s*(?=\{)')
+_COUNT = re.compile(r'"(rank|world_size)"\s*:\s*(\d+)')
 _PROCESS = re.compile(
     r'"cat"\s*:\s*"(?:cpu_op|operator|user_annotation|cuda_runtime)"[^{}]*?"pid"\s*:\s*"?(-?\d+)', re.IGNORECASE
 )
@@ -42,7 +43,7 @@ class Head:
 def read_head(start: bytes) -> Head:
     """Reads the first `HEAD_BYTES` of the text, or all of it where it is shorter."""
     text = b"".join(read_text(start)).decode(errors="replace")
-    info = _decode_object(text, _DISTRIBUTED)
+    info = _find_distributed(text)
     process, time, base = (pattern.search(text) for pattern in (_PROCESS, _TIME, _BASE))
     return Head(
         is_trace=bool(_MARKS.search(text)),
@@ -54,13 +55,15 @@ def read_head(start: bytes) -> Head:
     )
 
 
-def _decode_object(text: str, before: re.Pattern[str]) -> dict[str, Any]:
-    """The object after a pattern; empty where there is none, or it goes on beyond the text."""
-    match = before.search(text)
-    try:
-        found = json.JSONDecoder().raw_decode(text, match.end())[0] if match else {}
-    except (ValueError, RecursionError):
+def _find_distributed(text: str) -> dict[str, Any]:
+    """`distributedInfo`; where it goes on beyond the text, what comes before its long list of groups."""
+    match = _DISTRIBUTED.search(text)
+    if match is None:
         return {}
+    try:
+        found = json.JSONDecoder().raw_decode(text, match.end())[0]
+    except (ValueError, RecursionError):
+        return dict(_COUNT.findall(text[match.end() :].partition("[")[0]))
     return found if isinstance(found, dict) else {}
 
 

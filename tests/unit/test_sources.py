@@ -116,8 +116,16 @@ def test_nested_groups_do_not_hide_the_rank() -> None:
     assert read_head(info).rank == 5
 
 
+def test_a_list_of_groups_may_be_longer_than_the_head() -> None:
+    groups = b'[{"ranks": [' + b"0, " * HEAD_BYTES
+    info = b'{"distributedInfo": {"backend": "nccl", "rank": 5, "world_size": 4096, "pg_config": ' + groups
+    head = read_head(info[:HEAD_BYTES])
+    assert (head.is_trace, head.rank, head.world_size) == (True, 5, 4096)
+
+
 @pytest.mark.parametrize(
-    "info", [b"[1]", b'{"rank": -1}', b'{"rank": null}', b'{"rank": "x"}', b'{"rank": 1', b"{" * HEAD_BYTES]
+    "info",
+    [b"[1]", b'{"rank": -1}', b'{"rank": null}', b'{"rank": "x"}', b'{"pg_config": [{"rank": 1', b"{" * HEAD_BYTES],
 )
 def test_what_is_no_rank_is_none(info: bytes) -> None:
     head = read_head(b'{"distributedInfo": ' + info)
