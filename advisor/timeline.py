@@ -8,7 +8,7 @@ Collectives launched during backward belong to what follows it: backward ends wi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -120,7 +120,7 @@ def build_timeline(trace: Trace) -> RankTimeline:
         windows = [(0, int(events["start_ns"].min()), int(events["end_ns"].max()))]
     return RankTimeline(
         trace=trace,
-        steps=_build_steps(host, device, [window for window in windows if window[1] < window[2]]),
+        steps=_build_steps(host, device, [window for window in windows if _is_whole(window, trace.damaged_ns)]),
         step_source=step_source,
         is_ddp=_is_ddp(events),
         compute=_rows_to_intervals(events, compute_rows),
@@ -133,9 +133,10 @@ def build_timeline(trace: Trace) -> RankTimeline:
 
 
 def find_communication(events: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    """Rows that execute a collective: kernels of a communication library, or gloo spans on its worker threads."""
+    """Rows that execute a collective: kernels that say so or are named so, and gloo spans on its worker threads."""
     kernels = events["category"].isin(KERNEL).to_numpy()
-    return (kernels & match_names(events, COMMUNICATION_KERNEL.search)) | (
+    tells = (events["collective"] != "").to_numpy()
+    return (kernels & (tells | match_names(events, COMMUNICATION_KERNEL.search))) | (
         ~kernels & match_names(events, GLOO_SPAN.match)
     )
 
@@ -144,6 +145,12 @@ def match_names(events: pd.DataFrame, matches: Callable[[str], object]) -> npt.N
     """Rows whose name satisfies a predicate, asked once per distinct name."""
     wanted = np.array([bool(matches(name)) for name in events["name"].cat.categories], dtype=bool)
     return np.asarray(wanted[events["name"].cat.codes.to_numpy()]) if len(wanted) else np.zeros(len(events), bool)
+
+
+def _is_whole(window: tuple[int, int, int], damaged_ns: Sequence[tuple[int, int]]) -> bool:
+    """Whether a step takes time, and no event of it was lost while reading."""
+    _, start, end = window
+    return start < end and not any(start < lost_end and lost_start < end for lost_start, lost_end in damaged_ns)
 
 
 def _is_ddp(events: pd.DataFrame) -> bool:

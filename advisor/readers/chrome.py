@@ -94,20 +94,22 @@ def _name_backend(stated: str, device_type: DeviceType, names: Sequence[str]) ->
 
 
 def _note_unknown_kernels(events: pd.DataFrame, file: str) -> list[QualityNote]:
-    """Kernels that count as communication for the words in their names alone."""
-    counts = Counter(map(str, events["name"][events["category"].isin(KERNEL)].tolist()))
+    """Kernels that count as communication although no library that is known has such names."""
+    kernels = events[events["category"].isin(KERNEL)]
+    told = set(kernels["name"][kernels["collective"] != ""])
     unknown = {
-        name: count
-        for name, count in counts.items()
-        if COMMUNICATION_WORD.search(name) and not COMMUNICATION_LIBRARY.search(name)
+        str(name): count
+        for name, count in kernels["name"].value_counts().items()
+        if count and (name in told or COMMUNICATION_WORD.search(str(name)))
+        if not COMMUNICATION_LIBRARY.search(str(name))
     }
     if not unknown:
         return []
     return [
         QualityNote(
-            message=f"{sum(unknown.values())} kernels of {file} are of no communication library that is known but are "
-            f"named after a collective ({list_names([show_name(name) for name in unknown])}): they count as "
-            "communication.",
+            message=f"{sum(unknown.values())} kernels are of no communication library that is known, but are named "
+            f"after a collective or say that they run one ({list_names([show_name(name) for name in unknown])}): they "
+            "count as communication.",
             file=file,
         )
     ]

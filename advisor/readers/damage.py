@@ -81,20 +81,20 @@ def note_damage(damage: Damage, file: str, steps: Sequence[int]) -> list[Quality
     sentences = [
         (
             damage.ends_early,
-            f"{file} ends early: what should follow is missing, {num_bytes} bytes hold no whole event{left_out}.",
+            f"The file ends early: what should follow is missing, {num_bytes} bytes hold no whole event{left_out}.",
         ),
         (
             bool(damage.holes) and not damage.ends_early,
-            f"{file} is damaged: {num_bytes} bytes in {len(damage.holes)} places hold no whole event{left_out}.",
+            f"The file is damaged: {num_bytes} bytes in {len(damage.holes)} places hold no whole event{left_out}.",
         ),
-        (damage.head_is_damaged, f"{file} is damaged before its events: what it says about the run may be missing."),
-        (damage.tail_is_damaged, f"{file} is damaged after its events: what it says about the run may be missing."),
+        (damage.head_is_damaged, "The file is damaged before its events: what it says of the run may be missing."),
+        (damage.tail_is_damaged, "The file is damaged after its events: what it says of the run may be missing."),
         (
             damage.is_mended,
-            f"{file} is not quite JSON (control characters, stray backslashes or quotes, NaN, bytes that are not "
-            "UTF-8): they were replaced.",
+            "The file is not quite JSON: control characters, stray backslashes, quotes inside names, NaN or bytes that "
+            "are not UTF-8 were replaced.",
         ),
-        (damage.num_unusable > 0, f"{damage.num_unusable} events of {file} have no possible time and were left out."),
+        (damage.num_unusable > 0, f"{damage.num_unusable} events have no possible time and were left out."),
     ]
     return [QualityNote(message=sentence, file=file) for applies, sentence in sentences if applies]
 
