@@ -22,15 +22,18 @@ DEFAULT_BUCKET_CAP_MB = 25.0
 UNLIMITED = 2**63 - 1
 
 
-def bucket_limits(bucket_cap_mb: float | None, bucket_cap_mb_list: Sequence[float] | None) -> tuple[int, ...]:
+def bucket_limits(
+    bucket_cap_mb: float | None, bucket_cap_mb_list: Sequence[float] | None, *, caps_first_bucket: bool = True
+) -> tuple[int, ...]:
     """Turns DDP's two settings into the size limits of the buckets, in launch order; the last one repeats.
 
     Unset means a small first bucket, so that communication starts early; an explicit cap holds for the first bucket
-    too, even when it is the default's 25.
+    too, even when it is the default's 25. Before torch 2.4 the first bucket was always small.
 
     Args:
         bucket_cap_mb: The cap in MiB, or None for unset.
         bucket_cap_mb_list: One cap a bucket in MiB; wins over `bucket_cap_mb`.
+        caps_first_bucket: False is the rule before torch 2.4.
 
     Returns:
         The limits in bytes.
@@ -41,7 +44,7 @@ def bucket_limits(bucket_cap_mb: float | None, bucket_cap_mb_list: Sequence[floa
     if bucket_cap_mb_list:
         caps = tuple(bucket_cap_mb_list)
     elif bucket_cap_mb is not None:
-        caps = (bucket_cap_mb,)
+        caps = (bucket_cap_mb,) if caps_first_bucket else (DEFAULT_FIRST_BUCKET_MB, bucket_cap_mb)
     else:
         caps = (DEFAULT_FIRST_BUCKET_MB, DEFAULT_BUCKET_CAP_MB)
     if not all(cap >= 0 for cap in caps):
@@ -105,7 +108,9 @@ def first_limits(limits: Sequence[int], *, cap_list_given: bool, will_rebuild: b
     return tuple(limits) if cap_list_given or not will_rebuild else (UNLIMITED,)
 
 
-def find_distinct_caps(num_bytes: Sequence[int], keys: Sequence[Hashable]) -> list[tuple[int, int]]:
+def find_distinct_caps(
+    num_bytes: Sequence[int], keys: Sequence[Hashable], *, caps_first_bucket: bool = True
+) -> list[tuple[int, int]]:
     """Every uniform cap that gives different buckets, as ranges of bytes (lowest, highest) with the same buckets.
 
     A bucket closes when its running bytes reach the cap, so the buckets stay the same up to the smallest closed one:
@@ -119,11 +124,13 @@ def find_distinct_caps(num_bytes: Sequence[int], keys: Sequence[Hashable]) -> li
     Args:
         num_bytes: Bytes of each gradient, in ready order.
         keys: What must not be mixed in one bucket.
+        caps_first_bucket: False is the rule before torch 2.4.
     """
+    first = () if caps_first_bucket else (int(DEFAULT_FIRST_BUCKET_MB * MIB),)
     ranges: list[tuple[int, int]] = []
     cap, before = 1, None
     while True:
-        buckets = assign_rebuilt(num_bytes, keys, (cap,), range(len(num_bytes)))
+        buckets = assign_rebuilt(num_bytes, keys, (*first, cap), range(len(num_bytes)))
         closed = [size for bucket in buckets if (size := sum(num_bytes[i] for i in bucket)) >= cap]
         if not closed:
             return ranges if buckets == before or not buckets else [*ranges, (cap, 2 * cap)]

@@ -136,7 +136,9 @@ def replay_backward(
 def bucket_gradients(profile: StepProfile, config: DDPConfig) -> list[list[int]]:
     """The buckets of `config`, as indices into the gradients in ready order, in launch order."""
     gradients = profile.slowest.gradients
-    limits = bucket_limits(config.bucket_cap_mb, config.bucket_cap_mb_list)
+    limits = bucket_limits(
+        config.bucket_cap_mb, config.bucket_cap_mb_list, caps_first_bucket=config.caps_first_bucket
+    )
     sizes = [gradient.num_bytes for gradient in gradients]
     keys = [gradient.dtype for gradient in gradients]
     return assign_rebuilt(sizes, keys, limits, range(len(gradients)))

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from advisor.bucketing import MIB, assign_rebuilt, bucket_limits, find_distinct_caps, round_cap_mb
 from advisor.collectives import Collective, MatchedCollective, count_bytes
@@ -138,36 +139,39 @@ def identify_config(
         return run.manifest.ddp
     if not run.is_ddp:
         return None
-    cap, cap_list = _identify_caps(schedules, profile)
-    return DDPConfig(
+    config = DDPConfig(
         world_size=run.world_size,
         backend=run.backend,
         wrapper=run.ranks[0].wrapper,
-        bucket_cap_mb=cap,
-        bucket_cap_mb_list=cap_list,
         accumulation_steps=profile.num_micro_steps if profile else 1,
         find_unused_parameters=run.ranks[0].searches_unused_parameters,
     )
+    return config if profile is None or not schedules else identify_caps(config, schedules[0], profile)
 
 
-def _identify_caps(
-    schedules: Sequence[StepSchedule], profile: StepProfile | None
-) -> tuple[float | None, tuple[float, ...] | None]:
-    """The cap whose buckets are those observed; None for DDP's default. Where no cap gives them, their own sizes."""
-    if profile is None or not profile.sizes_known or not schedules:
-        return None, None
+def identify_caps(config: DDPConfig, schedule: StepSchedule, profile: StepProfile) -> DDPConfig:
+    """`config` with the cap whose buckets are those observed; where no cap gives them, with their own sizes.
+
+    It stays as it is where DDP's default gives them, or where the gradients' sizes are unknown. Today's rule is tried
+    first, then the one before torch 2.4.
+    """
+    if not profile.sizes_known:
+        return config
     gradients = profile.slowest.gradients
     sizes, keys = [g.num_bytes for g in gradients], [g.dtype for g in gradients]
-    observed = [bucket.num_elements for bucket in schedules[0].buckets]
+    observed = [bucket.num_elements for bucket in schedule.buckets]
     elements = [g.num_bytes // count_bytes(1, g.dtype) for g in gradients]
 
-    def gives(limits: Sequence[int]) -> bool:
+    def gives(cap_mb: float | None, caps_first_bucket: bool = True) -> bool:
+        limits = bucket_limits(cap_mb, None, caps_first_bucket=caps_first_bucket)
         buckets = assign_rebuilt(sizes, keys, limits, range(len(sizes)))
         return [sum(elements[i] for i in bucket) for bucket in buckets] == observed
 
-    if gives(bucket_limits(None, None)):
-        return None, None
-    for low, high in find_distinct_caps(sizes, keys):
-        if gives((low,)):
-            return round_cap_mb(low, high), None
-    return None, tuple(bucket.num_bytes / MIB for bucket in schedules[0].buckets)
+    if gives(None):
+        return config
+    for caps_first_bucket in (True, False):
+        for low, high in find_distinct_caps(sizes, keys, caps_first_bucket=caps_first_bucket):
+            cap_mb = round_cap_mb(low, high)
+            if gives(cap_mb, caps_first_bucket):
+                return replace(config, bucket_cap_mb=cap_mb, caps_first_bucket=caps_first_bucket)
+    return replace(config, bucket_cap_mb_list=tuple(bucket.num_bytes / MIB for bucket in schedule.buckets))

@@ -76,7 +76,8 @@ def list_configs(job: Job, config: DDPConfig) -> list[DDPConfig]:
     bytes make hundreds of caps distinct that differ in nothing else.
     """
     gradients = job.profile.slowest.gradients
-    ranges = find_distinct_caps([g.num_bytes for g in gradients], [g.dtype for g in gradients])
+    sizes, keys = [g.num_bytes for g in gradients], [g.dtype for g in gradients]
+    ranges = find_distinct_caps(sizes, keys, caps_first_bucket=config.caps_first_bucket)
     roundest: dict[tuple[int, int], DDPConfig] = {}
     for low, high in ranges:
         cap = round_cap_mb(low, high)

@@ -21,6 +21,8 @@ class DDPConfig(Struct, frozen=True, kw_only=True):
     find_unused_parameters: bool = False
     skip_all_reduce_unused_params: bool = False
     forward_sync_buffers: bool = True
+    caps_first_bucket: bool = True
+    """Not an argument: False before torch 2.4, where an explicit cap left the first bucket at 1 MiB."""
 
 
 class ParameterInfo(Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn.parallel.distributed import _BucketCapacityConfig
 
 from advisor.bucketing import (
     MIB,
@@ -42,6 +43,28 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float64)
 )
 def test_limits_of_the_settings(cap: float | None, cap_list: list[float] | None, expected: tuple[int, ...]) -> None:
     assert bucket_limits(cap, cap_list) == expected
+
+
+@pytest.mark.parametrize(("cap", "expected"), [(None, (MIB, 25 * MIB)), (25, (MIB, 25 * MIB)), (4, (MIB, 4 * MIB))])
+def test_before_torch_2_4_the_first_bucket_was_always_small(cap: float | None, expected: tuple[int, ...]) -> None:
+    assert bucket_limits(cap, None, caps_first_bucket=False) == expected
+
+
+@pytest.mark.parametrize("cap", [None, 25, 0.5, 1, 7])
+@pytest.mark.parametrize("cap_list", [None, [1, 2.5, 4]])
+@pytest.mark.parametrize("static_graph", [False, True])
+@pytest.mark.parametrize("find_unused_parameters", [False, True])
+def test_limits_equal_torchs_before_and_after_the_rebuild(
+    cap: float | None, cap_list: list[float] | None, static_graph: bool, find_unused_parameters: bool
+) -> None:
+    """Torch says "no limit" as sys.maxsize, and hands the limits after the rebuild to the reducer by two numbers."""
+    torchs = _BucketCapacityConfig.create(cap, cap_list, use_python_reducer=False)  # type: ignore[arg-type]
+    first, rebuilt = torchs.compute_bucket_size_limits(static_graph, find_unused_parameters)
+    will_rebuild = static_graph or not find_unused_parameters
+    limits = bucket_limits(cap, cap_list)
+    assert first_limits(limits, cap_list_given=cap_list is not None, will_rebuild=will_rebuild) == tuple(first)
+    handed = rebuilt or list(dict.fromkeys([torchs.first_bucket_bytes_cap, torchs.bucket_bytes_cap]))
+    assert limits == tuple(handed)
 
 
 @pytest.mark.parametrize("cap", [-1.0, float("nan")])
@@ -101,6 +124,12 @@ def test_bucketing_needs_no_torch() -> None:
 def test_every_distinct_cap_is_found() -> None:
     """Gradients of 4, 4, 8 bytes: alone up to 4, then 8 + 8, then all in one."""
     assert find_distinct_caps([4, 4, 8], ["f"] * 3) == [(1, 4), (5, 8), (9, 16)]
+
+
+def test_a_small_first_bucket_changes_which_caps_are_distinct() -> None:
+    """1, 1, 1 MiB and the first closed at 1 already: caps up to 1 leave three buckets, above it two."""
+    ranges = find_distinct_caps([MIB] * 3, ["f"] * 3, caps_first_bucket=False)
+    assert ranges == [(1, MIB), (MIB + 1, 2 * MIB)]
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.data())

@@ -1,0 +1,159 @@
+"""The best buckets: exactly for one first-in first-out channel, by search with replay for everything else.
+
+Buckets are written as their ends: (2, 5, 6) are the first two gradients in ready order, the next three and the last.
+With c(b) the time of a collective of b bytes, r_j the time at which the j-th gradient is ready, and S_j the bytes up to
+it, the buckets of the first j gradients are through at
+
+    F(0) = 0,  F(j) = min over i < j of max(F(i), r_j) + c(S_j - S_i)
+
+This is exact for any cost that grows with the bytes: a prefix that is through earlier never hurts what follows.
+
+    bytes 2, 1, 1 ready at 0, 2, 5, c(b) = 3 + b: (1, 3) sends 0-5 and 5-10, which is the best; (3,) ends at 12
+
+**Source**: the recurrence is Bellman's for a chain; Shi, Chu and Li, MG-WFBP (INFOCOM 2019) pose the problem and give a
+greedy merge, which ends at 12 in the example.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from advisor.bucketing import MIB, assign_rebuilt, find_distinct_caps, round_cap_mb
+
+Floats = npt.NDArray[np.float64]
+Ends = tuple[int, ...]
+"""Per bucket the number of gradients up to its end, so that the last entry is the number of all."""
+Cost = Callable[[Floats], Floats]
+"""Bytes of collectives to their times, any unit; never falling."""
+
+EFFECTIVE_LATENCIES = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""Factors on the latency, each of which gives the search a starting point: sharing a link makes latency matter less,
+launching and copying make it matter more."""
+MOST_STARTS = 500
+MOST_PASSES = 3
+"""Bounds of the search: starting points, and passes over all borders."""
+
+
+class BestBuckets(NamedTuple):
+    """Buckets and when the last of them is through, in the unit of the ready times."""
+
+    ends: Ends
+    finish: float
+
+
+def find_best_buckets(ready: Sequence[float], num_bytes: Sequence[int], cost: Cost) -> BestBuckets:
+    """Finds the buckets whose last collective ends earliest, in O(n²).
+
+    Args:
+        ready: When each gradient is ready, in ready order.
+        num_bytes: Its bytes; all of one dtype, or they could not share a bucket.
+        cost: The time of collectives of the given bytes.
+    """
+    ready_by = np.maximum.accumulate(np.asarray(ready, dtype=np.float64))
+    sent = np.concatenate([[0.0], np.cumsum(num_bytes, dtype=np.float64)])
+    num = len(num_bytes)
+    finish = np.zeros(num + 1)
+    previous = np.zeros(num + 1, dtype=np.int64)
+    for end in range(1, num + 1):
+        if num_bytes[end - 1] == 0 and end < num:
+            finish[end] = np.inf  # no limit closes a bucket behind a gradient that adds nothing
+            continue
+        through = np.maximum(finish[:end], ready_by[end - 1]) + cost(sent[end] - sent[:end])
+        previous[end] = np.argmin(through)
+        finish[end] = through[previous[end]]
+    ends: list[int] = []
+    end = num
+    while end > 0:
+        ends.append(end)
+        end = int(previous[end])
+    return BestBuckets(tuple(reversed(ends)), float(finish[num]))
+
+
+def list_caps_mb(num_bytes: Sequence[int], ends: Ends) -> tuple[float, ...]:
+    """The `bucket_cap_mb_list` with which torch forms exactly these buckets, in MiB, as round as they may be.
+
+    A bucket closes at its last gradient when its limit lies above the bytes before that gradient and not above those
+    with it. The last bucket needs no upper end.
+
+    Args:
+        num_bytes: Bytes of each gradient in ready order, all of one dtype.
+        ends: The buckets.
+    """
+    caps = []
+    for start, end in pairwise((0, *ends)):
+        before = sum(num_bytes[start : end - 1])
+        size = before + num_bytes[end - 1]
+        highest = size if end < len(num_bytes) else math.ceil(size / MIB) * MIB
+        caps.append(round_cap_mb(before + 1, max(highest, before + 1)))
+    return tuple(caps)
+
+
+def search_buckets(
+    ready: Sequence[float],
+    num_bytes: Sequence[int],
+    *,
+    alpha_beta: tuple[float, float],
+    evaluate: Callable[[Ends], float],
+) -> BestBuckets:
+    """Searches with `evaluate` as the judge, for collectives that share a link or slow computation down.
+
+    The best of the exact answers for one channel under several latencies and of every distinct uniform cap is improved
+    by adding, removing and moving one border at a time.
+
+    Args:
+        ready: When each gradient is ready, in ready order.
+        num_bytes: Its bytes; all of one dtype.
+        alpha_beta: A collective's latency, and its time per byte, in the unit of `ready`.
+        evaluate: What to make small: the time of the step with these buckets, in the unit of `ready`.
+
+    Returns:
+        The best buckets found, and their `evaluate`.
+    """
+    judge = cache(evaluate)
+    alpha, beta = alpha_beta
+    starts = [find_best_buckets(ready, num_bytes, _line(f * alpha, beta)).ends for f in EFFECTIVE_LATENCIES]
+    uniform = list_uniform_buckets(num_bytes)
+    starts += uniform[:: math.ceil(len(uniform) / MOST_STARTS)]
+    best = min(starts, key=judge)
+    for _ in range(MOST_PASSES):
+        before = best
+        for place in range(len(num_bytes) - 1, 0, -1):
+            if num_bytes[place - 1] > 0:
+                best = min((best, *_change_border(best, place)), key=judge)
+        if best == before:
+            break
+    return BestBuckets(best, judge(best))
+
+
+def list_uniform_buckets(num_bytes: Sequence[int]) -> list[Ends]:
+    """The buckets of every distinct uniform cap; gradients of one dtype in ready order."""
+    one_dtype, order = [""] * len(num_bytes), range(len(num_bytes))
+    return [
+        tuple(bucket[-1] + 1 for bucket in assign_rebuilt(num_bytes, one_dtype, (lowest,), order))
+        for lowest, _ in find_distinct_caps(num_bytes, one_dtype)
+    ]
+
+
+def _line(alpha: float, beta: float) -> Cost:
+    return lambda num_bytes: alpha + beta * num_bytes
+
+
+def _change_border(ends: Ends, place: int) -> Iterator[Ends]:
+    """The buckets with the border at `place` gradients added or removed, and with either neighbour moved there."""
+    at = bisect_left(ends, place)
+    if ends[at] == place:
+        yield ends[:at] + ends[at + 1 :]
+        return
+    yield (*ends[:at], place, *ends[at:])
+    if at > 0:
+        yield (*ends[: at - 1], place, *ends[at:])
+    if at + 1 < len(ends):
+        yield (*ends[:at], place, *ends[at + 1 :])
