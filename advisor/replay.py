@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 import numpy as np
@@ -91,54 +92,60 @@ def replay_backward(
     num = len(work)
     launch_at = [ready + k * scenario.launch_ns for k, ready in enumerate(work)]
     compute_total = max(backward_ns, work[-1] if num else 0.0) + num * scenario.launch_ns
-    remaining = [scenario.alpha_ns + scenario.beta_ns_per_byte * size for size in sizes]
+    alone = [scenario.alpha_ns + scenario.beta_ns_per_byte * size for size in sizes]
+    compute_pace, communication_pace = scenario.compute_slowdown, scenario.communication_slowdown
     starts, ends, readies = [0.0] * num, [0.0] * num, [0.0] * num
-    active: list[int] = []
-    now = done = exposed = compute_end = 0.0
+    in_flight: list[tuple[float, int]] = []  # a heap: how far `served` is when a bucket ends, and the bucket
+    now = done = served = 0.0
     launched = started = 0
-    computing = compute_total > 0
-    while computing or active or started < num:
-        while launched < num and (not computing or done >= launch_at[launched] - 1e-9):
+    while done < compute_total:
+        while launched < num and launch_at[launched] <= done:
             readies[launched] = now
             launched += 1
-        while started < launched and len(active) < concurrency:
+        while started < launched and len(in_flight) < concurrency:
             starts[started] = now
-            active.append(started)
+            heappush(in_flight, (served + alone[started], started))
             started += 1
-        compute_rate = 1.0 / scenario.compute_slowdown if active else 1.0
-        slow = scenario.communication_slowdown if computing else 1.0
-        comm_rate = 1.0 / (len(active) * slow) if active else 0.0
-        until_compute = np.inf
-        if computing:
-            target = launch_at[launched] if launched < num else compute_total
-            until_compute = (min(target, compute_total) - done) / compute_rate
-        until_comm = min(remaining[k] for k in active) / comm_rate if active else np.inf
-        step = max(0.0, min(until_compute, until_comm))
-        now += step
-        if computing:
-            done += step * compute_rate
-        elif active:
-            exposed += step
-        for k in active:
-            remaining[k] -= step * comm_rate
-        for k in [k for k in active if remaining[k] <= 1e-6]:
-            ends[k] = now
-            active.remove(k)
-        if computing and done >= compute_total - 1e-6:
-            computing, compute_end = False, now
+        target = launch_at[launched] if launched < num else compute_total
+        if not in_flight:
+            now += target - done
+            done = target
+            continue
+        pace = len(in_flight) * communication_pace
+        until_target, until_end = (target - done) * compute_pace, (in_flight[0][0] - served) * pace
+        if until_target < until_end:
+            now += until_target
+            served += until_target / pace
+            done = target
+        else:
+            now += until_end
+            done += until_end / compute_pace
+            served, bucket = heappop(in_flight)
+            ends[bucket] = now
+    compute_end = now
+    readies[launched:] = [now] * (num - launched)
+    while started < num or in_flight:
+        while started < num and len(in_flight) < concurrency:
+            starts[started] = now
+            heappush(in_flight, (served + alone[started], started))
+            started += 1
+        now += (in_flight[0][0] - served) * len(in_flight)
+        served, bucket = heappop(in_flight)
+        ends[bucket] = now
+    exposed = now - compute_end
     at, blocking = compute_end, 0.0
-    for k in range(num):
-        blocking += max(0.0, ends[k] - at)
-        at = max(at, ends[k]) + scenario.copy_out_ns_per_byte * sizes[k]
+    for end, size in zip(ends, sizes, strict=True):
+        if end > at:
+            blocking += end - at
+            at = end
+        at += scenario.copy_out_ns_per_byte * size
     return Replayed(starts, ends, readies, compute_end, at, blocking, exposed)
 
 
 def bucket_gradients(profile: StepProfile, config: DDPConfig) -> list[list[int]]:
     """The buckets of `config`, as indices into the gradients in ready order, in launch order."""
     gradients = profile.slowest.gradients
-    limits = bucket_limits(
-        config.bucket_cap_mb, config.bucket_cap_mb_list, caps_first_bucket=config.caps_first_bucket
-    )
+    limits = bucket_limits(config.bucket_cap_mb, config.bucket_cap_mb_list, caps_first_bucket=config.caps_first_bucket)
     sizes = [gradient.num_bytes for gradient in gradients]
     keys = [gradient.dtype for gradient in gradients]
     return assign_rebuilt(sizes, keys, limits, range(len(gradients)))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import ddp_overhead, start_up
+from benchmarks import ddp_overhead, start_up, what_if
 
-BENCHMARKS = {"start_up": start_up.run, "ddp_overhead": ddp_overhead.run}
+BENCHMARKS = {"start_up": start_up.run, "what_if": what_if.run, "ddp_overhead": ddp_overhead.run}
 
 
 def main() -> None:
