@@ -1,6 +1,6 @@
 """How computation and communication disturb each other on this machine, and what bucketing itself costs.
 
-The slow-down of computation is measured on operators that ran both beside communication and alone, on the same shapes.
+The slow-down of computation is measured on work that ran both beside communication and alone.
 """
 
 from __future__ import annotations
@@ -8,20 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import pandas as pd
-
 from advisor.comm_model import CommFit
+from advisor.interference import measure_interference
 from advisor.intervals import total
 from advisor.observation import RankObservation
 from advisor.schedule import StepSchedule
-from advisor.schema import Backend, Calibration, Estimate, StepProfile
+from advisor.schema import Backend, Calibration, Estimate, Interference, StepProfile
 from advisor.statistics import median_estimate
 from advisor.step_profile import build_step_profile
 
 CONCURRENCY: dict[Backend, int] = {"gloo": 2, "nccl": 1, "unknown": 1}
 """Collectives in flight per process group: gloo runs two worker threads, NCCL one stream."""
-
-FEWEST_OPERATORS = 3
 
 
 @dataclass(frozen=True)
@@ -30,6 +27,7 @@ class Calibrated:
 
     profile: StepProfile | None
     calibration: Calibration
+    interference: Interference | None
 
 
 def calibrate(
@@ -44,10 +42,10 @@ def calibrate(
         backend: Decides how many collectives run at once.
     """
     assumed: list[str] = []
-    compute_slowdown = _measure_compute_slowdown(observations)
-    if compute_slowdown is None:
+    interference = measure_interference(observations)
+    compute_slowdown = _assume(1.0) if interference is None else _at_least_one(interference.slowdown)
+    if interference is None:
         assumed.append("computation is not slowed down by communication (no operator ran both with and without it)")
-        compute_slowdown = _assume(1.0)
     if fit is None:
         assumed.append("communication is not slowed down by computation (no communication model)")
     on_cpu = observations[0].device_type == "cpu"
@@ -67,22 +65,15 @@ def calibrate(
         baseline_residual_fraction=_assume(0.0),
         assumed=tuple(assumed),
     )
-    return Calibrated(build_step_profile(observations, schedules, compute_slowdown.value), calibration)
+    profile = build_step_profile(observations, schedules, compute_slowdown.value)
+    return Calibrated(profile, calibration, interference)
+
+
+def _at_least_one(ratio: Estimate) -> Estimate:
+    """A slow-down as replay takes it: communication makes nothing faster."""
+    value, low, high = (max(1.0, bound) for bound in (ratio.value, ratio.low, ratio.high))
+    return Estimate(value=value, low=low, high=high, basis="fitted")
 
 
 def _assume(value: float) -> Estimate:
     return Estimate(value=value, low=value, high=value, basis="extrapolated")
-
-
-def _measure_compute_slowdown(observations: Sequence[RankObservation]) -> Estimate | None:
-    """How much longer the same operator on the same shapes takes beside communication."""
-    operators = pd.concat([observation.operators for observation in observations], ignore_index=True)
-    clean = operators[~operators["overlapped"].astype(bool)].groupby(["name", "dims"])["duration"]
-    overlapped = operators[operators["overlapped"].astype(bool)]
-    reference = clean.median()[clean.size() >= FEWEST_OPERATORS].rename("clean")
-    pairs = overlapped.merge(reference, left_on=["name", "dims"], right_index=True)
-    if len(pairs) < FEWEST_OPERATORS:
-        return None
-    per_step = pairs.groupby(["rank", "step"])[["duration", "clean"]].sum()
-    found = median_estimate((per_step["duration"] / per_step["clean"]).to_numpy())
-    return Estimate(value=max(1.0, found.value), low=max(1.0, found.low), high=max(1.0, found.high), basis="fitted")

@@ -2,23 +2,28 @@
 
 A collective's own duration on one rank holds waiting for peers; the rank that arrives last does not wait. So the
 transfer is the shortest duration over the ranks, whatever their clocks say: even processes on one host were seen to
-write times that are 12 ms apart. Who arrived when is known once the clocks are aligned on ends.
+write times that are 12 ms apart. Who arrived when is known once the clocks are aligned on ends, as far as the ends
+agree after that.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections import defaultdict, deque
-from collections.abc import Hashable, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
+from advisor.clocks import Clock, find_spread, fit_clock
 from advisor.readers.names import (
     ANNOTATION,
+    AUTOGRAD_NODE,
     COLLECTIVE_OP,
     COLLECTIVE_RECORD,
     DTYPE_BYTES,
@@ -28,12 +33,20 @@ from advisor.readers.names import (
     name_collective_kind,
 )
 from advisor.schema import Phase
-from advisor.timeline import RankTimeline, match_names
+from advisor.tables import match_names
+from advisor.timeline import RankTimeline
 
 Row = dict[Hashable, Any]
 """One event, by column."""
+Place = tuple[int, int]
+"""Thread and time of a launch."""
+NOWHERE: Place = (-1, -1)
 DEEPEST_RECORD = 4
-"""How many records of collectives may enclose each other, as those of a coalesced one do."""
+"""How many records of collectives, or autograd nodes, may enclose each other, as those of a coalesced one do."""
+ENDS_TOGETHER = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all"})
+"""Kinds in which nobody can leave before everybody came; the root of a broadcast can."""
+AGREEING_ENDS = 0.9
+"""The share of ends that agree within the residual of a clock."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +67,9 @@ class Collective:
     end_ns: int
     sequence: int = -1
     """NCCL's own count within the process group."""
+    group_size: int = -1
+    node: str = ""
+    """The autograd node during which the host launched it."""
 
     @property
     def signature(self) -> Hashable:
@@ -71,11 +87,18 @@ class MatchedCollective:
     """By member: its clock minus the reference clock."""
     complete: bool
     """Whether every rank of the process group is here, so that waiting can be told from transfer."""
+    transient: bool = False
+    """Whether it is the first one that some rank's profiler saw, which tells about the profiler's start."""
+
+    @cached_property
+    def arrivals_ns(self) -> tuple[int, ...]:
+        """When each member started it."""
+        return tuple(m.start_ns - offset for m, offset in zip(self.members, self.offsets_ns, strict=True))
 
     @property
     def last_arrival_ns(self) -> int:
         """When the last rank started it."""
-        return max(m.start_ns - offset for m, offset in zip(self.members, self.offsets_ns, strict=True))
+        return max(self.arrivals_ns)
 
     @property
     def transfer_ns(self) -> int:
@@ -95,24 +118,91 @@ def find_collectives(timeline: RankTimeline) -> list[Collective]:
 
 
 def match_collectives(ranks: Sequence[Sequence[Collective]], world_size: int) -> list[MatchedCollective]:
-    """Finds the same collective on every rank, tolerant of missing and extra members.
+    """Finds the same collective on every rank of its process group, tolerant of missing and extra members.
 
-    Ranks are aligned to the first one, by the longest common order of what step, process group, kind, size and (where
-    recorded) NCCL's sequence number say. Clocks are shifted so that ends agree in the median.
+    Ranks are aligned to the first one that knows the process group, by the longest common order of what step, process
+    group, kind, size and (where recorded) NCCL's sequence number say. Clocks are shifted so that ends agree in the
+    median, and by their drift where that explains the ends much better.
     """
-    reference = list(ranks[0])
-    members: list[list[Collective]] = [[collective] for collective in reference]
-    offsets: list[list[int]] = [[0] for _ in reference]
-    for other in ranks[1:]:
-        pairs = _align(reference, other)
-        offset = _median([other[j].end_ns - reference[i].end_ns for i, j in pairs]) if pairs else 0
-        for i, j in pairs:
-            members[i].append(other[j])
-            offsets[i].append(offset)
+    matched: list[list[Collective]] = []
+    rest = [list(own) for own in ranks]
+    for place, reference in enumerate(rest):
+        rows = [[collective] for collective in reference]
+        known = {collective.process_group for collective in reference}
+        for other in range(place + 1, len(rest)):
+            shared = {c.process_group for c in rest[other]} & known
+            mine = [row for row in rows if row[0].process_group in shared]
+            theirs = [collective for collective in rest[other] if collective.process_group in shared]
+            for i, j in _align([row[0] for row in mine], theirs):
+                mine[i].append(theirs[j])
+            rest[other] = [c for c in rest[other] if c.process_group not in known]
+        matched += rows
+    firsts = {id(own[0]) for own in ranks if own}
+    transient = [any(id(member) in firsts for member in row) for row in matched]
+    clocks = _align_clocks(matched, transient)
+    sizes = _count_members(ranks, world_size)
     return [
-        MatchedCollective(tuple(group), tuple(shifts), complete=len(group) == world_size)
-        for group, shifts in zip(members, offsets, strict=True)
+        MatchedCollective(
+            members=tuple(row),
+            offsets_ns=tuple(clocks[member.rank].measure_offset(member.end_ns) for member in row),
+            complete=len(row)
+            == (max(m.group_size for m in row) if row[0].group_size > 0 else sizes[row[0].process_group]),
+            transient=is_first,
+        )
+        for row, is_first in zip(matched, transient, strict=True)
     ]
+
+
+def measure_residuals(matched: Sequence[MatchedCollective]) -> dict[int, int]:
+    """How far apart the ends of a rank and of the first member still are on aligned clocks, by rank in ns.
+
+    Nine in ten ends agree within the residual: arrivals that differ by less may not differ at all.
+    """
+    apart: dict[int, list[int]] = defaultdict(list)
+    for match in matched:
+        ends = [m.end_ns - offset for m, offset in zip(match.members, match.offsets_ns, strict=True)]
+        if match.members[0].kind in ENDS_TOGETHER:
+            for member, end in zip(match.members[1:], ends[1:], strict=True):
+                apart[member.rank].append(abs(end - ends[0]))
+    return {rank: round(float(np.quantile(distances, AGREEING_ENDS))) for rank, distances in apart.items()}
+
+
+def _align_clocks(matched: Sequence[Sequence[Collective]], transient: Sequence[bool]) -> dict[int, Clock]:
+    """Every rank's clock against the first rank's, through other ranks where the two exchange nothing themselves.
+
+    Ends that tell most are asked first: of collectives that end together, and of no profiler's first.
+    """
+    together = [row for row in matched if row[0].kind in ENDS_TOGETHER]
+    steady = [row for row, first in zip(matched, transient, strict=True) if not first and row[0].kind in ENDS_TOGETHER]
+    clocks: dict[int, Clock] = {}
+    while unknown := [member.rank for row in matched for member in row if member.rank not in clocks]:
+        ends = next(filter(None, (_collect_ends(rows, clocks) for rows in (steady, together, matched))), {})
+        clocks |= {rank: fit_clock(*zip(*moments, strict=True)) for rank, moments in ends.items()}
+        if not ends:
+            clocks[unknown[0]] = Clock()
+    return clocks
+
+
+def _collect_ends(
+    rows: Sequence[Sequence[Collective]], clocks: Mapping[int, Clock]
+) -> dict[int, list[tuple[int, int]]]:
+    """Ends on the reference clock and on the own one, for the ranks whose clock is not known yet."""
+    ends: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for row in rows:
+        known = next((member for member in row if member.rank in clocks), None)
+        if known is not None:
+            moment = known.end_ns - clocks[known.rank].measure_offset(known.end_ns)
+            for member in row:
+                if member.rank not in clocks:
+                    ends[member.rank].append((moment, member.end_ns))
+    return ends
+
+
+def _count_members(ranks: Sequence[Sequence[Collective]], world_size: int) -> dict[str, int]:
+    """How many ranks each process group has, where its collectives do not tell: as many as use it, else all."""
+    users = Counter(name for own in ranks for name in {collective.process_group for collective in own})
+    all_here = len(ranks) == world_size
+    return {name: users[name] if name and all_here and users[name] > 1 else world_size for name in users}
 
 
 def _align(reference: Sequence[Collective], other: Sequence[Collective]) -> list[tuple[int, int]]:
@@ -128,7 +218,12 @@ def _align(reference: Sequence[Collective], other: Sequence[Collective]) -> list
     early = find_common_order(left, right)
     mirrored = find_common_order(left[::-1], right[::-1])
     late = [(len(left) - 1 - i, len(right) - 1 - j) for i, j in reversed(mirrored)]
-    return min(early, late, key=lambda pairs: _spread([other[j].end_ns - reference[i].end_ns for i, j in pairs]))
+    return min(early, late, key=lambda pairs: _measure_fit(reference, other, pairs))
+
+
+def _measure_fit(reference: Sequence[Collective], other: Sequence[Collective], pairs: Sequence[tuple[int, int]]) -> int:
+    """How much the distances between the ends differ."""
+    return find_spread(np.array([other[j].end_ns - reference[i].end_ns for i, j in pairs], dtype=np.int64))
 
 
 def find_common_order(left: Sequence[Hashable], right: Sequence[Hashable]) -> list[tuple[int, int]]:
@@ -162,17 +257,6 @@ def find_common_order(left: Sequence[Hashable], right: Sequence[Hashable]) -> li
     return pairs[::-1]
 
 
-def _median(values: Sequence[int]) -> int:
-    """The median of times that may be too large for floats."""
-    return values[0] + round(float(np.median([value - values[0] for value in values])))
-
-
-def _spread(values: Sequence[int]) -> int:
-    """The median distance from the median."""
-    middle = _median(values) if values else 0
-    return _median([abs(value - middle) for value in values]) if values else 0
-
-
 def _locate(timeline: RankTimeline, host_ns: int) -> tuple[int | None, Phase | None]:
     """The step and the host phase in which an instant lies."""
     for step in timeline.steps:
@@ -186,15 +270,17 @@ def _from_gloo_spans(timeline: RankTimeline) -> list[Collective]:
     """Gloo: launched by a c10d operator on the caller's thread, executed first in first out as a worker's span."""
     events = timeline.trace.events
     operators = events[match_names(events, COLLECTIVE_OP.match) & events["category"].isin(OPERATOR).to_numpy()]
-    queues: dict[tuple[CollectiveKind | None, int], deque[int]] = defaultdict(deque)
+    queues: dict[tuple[CollectiveKind | None, int], deque[Place]] = defaultdict(deque)
     for operator in operators.to_dict("records"):
-        queues[name_collective_kind(operator["name"]), operator["num_elements"]].append(operator["start_ns"])
+        place = (operator["thread"], operator["start_ns"])
+        queues[name_collective_kind(operator["name"]), operator["num_elements"]].append(place)
+    find_node = _find_nodes(events, operators["start_ns"].to_numpy())
     found = []
     for span in events[timeline.communication_rows].to_dict("records"):
         kind, elements = name_collective_kind(span["name"]), span["num_elements"]
         queue = queues[kind, elements] or queues[kind, -1]
-        launch = queue.popleft() if queue and queue[0] <= span["start_ns"] else -1
-        step, phase = _locate(timeline, launch if launch >= 0 else span["start_ns"])
+        launch = queue.popleft() if queue and queue[0][1] <= span["start_ns"] else NOWHERE
+        step, phase = _locate(timeline, launch[1] if launch[1] >= 0 else span["start_ns"])
         found.append(
             Collective(
                 rank=timeline.trace.rank,
@@ -205,9 +291,10 @@ def _from_gloo_spans(timeline: RankTimeline) -> list[Collective]:
                 dtype=span["dtype"],
                 num_elements=elements,
                 num_bytes=count_bytes(elements, span["dtype"]),
-                launch_ns=launch,
+                launch_ns=launch[1],
                 start_ns=span["start_ns"],
                 end_ns=span["end_ns"],
+                node=find_node(launch),
             )
         )
     return found
@@ -230,6 +317,7 @@ def _from_kernels(timeline: RankTimeline) -> list[Collective]:
         return _find_enclosing(records_on[thread], at) or _find_enclosing(annotations_on[thread], at) or kernel
 
     launches = timeline.device[timeline.device["communication"]]
+    find_node = _find_nodes(events, np.sort(launches["launch_ns"].to_numpy()))
     kernels = events.loc[launches["row"]].to_dict("records")
     found = []
     for launch, kernel in zip(launches.to_dict("records"), kernels, strict=True):
@@ -249,9 +337,25 @@ def _from_kernels(timeline: RankTimeline) -> list[Collective]:
                 start_ns=kernel["start_ns"],
                 end_ns=kernel["end_ns"],
                 sequence=source["sequence"],
+                group_size=source["group_size"],
+                node=find_node((launch["launch_thread"], launch["launch_ns"])),
             )
         )
     return found
+
+
+def _find_nodes(events: pd.DataFrame, launches: npt.NDArray[np.int64]) -> Callable[[Place], str]:
+    """Names the innermost autograd node on a thread at one of some instants (sorted); "" where there is none."""
+    is_node = match_names(events, lambda name: name.startswith(AUTOGRAD_NODE))
+    nodes = events.loc[is_node, ["name", "thread", "start_ns", "end_ns"]]
+    holds_one = np.searchsorted(launches, nodes["start_ns"]) < np.searchsorted(launches, nodes["end_ns"])
+    nodes_on = _group_by_thread(nodes[holds_one])
+
+    def find_node(place: Place) -> str:
+        node = _find_enclosing(nodes_on[place[0]], place[1])
+        return str(node["name"]) if node else ""
+
+    return find_node
 
 
 def _group_by_thread(rows: pd.DataFrame) -> dict[int, list[Row]]:

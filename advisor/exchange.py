@@ -24,12 +24,15 @@ from advisor.readers.names import (
     ACCUMULATE_GRAD_OP,
     AUTOGRAD_NODE,
     COLLECTIVE_OP,
+    COMPILED_NODE,
     COPY_BACK,
     OPERATOR,
+    SYNC_BATCH_NORM_NODE,
     is_floating,
 )
 from advisor.schema import CollectiveRole, GradientReady, marks
-from advisor.timeline import PhaseSpan, RankTimeline, StepTimeline, match_names
+from advisor.tables import match_names
+from advisor.timeline import PhaseSpan, RankTimeline, StepTimeline
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class StepExchange:
     """Host time spent in launching collectives."""
     copy_back_ns: int
     """Host time spent in copying averages back into the gradients."""
+    num_copies_back: int
     host_tail_ns: int
     """GPU: from the last backward kernel's end to the host's launch of the first kernel after backward."""
 
@@ -69,16 +73,21 @@ class StepExchange:
 
 
 def classify_collective(collective: Collective) -> CollectiveRole:
-    """What a collective is for, from its kind, dtype, size and the phase of its launch.
+    """What a collective is for, from its kind, dtype, size and where the host launched it.
 
-    DDP reduces buckets during backward in the gradients' dtype; its mark of unused parameters is an integer
-    all-reduce; it broadcasts buffers before forward; `Join` sends single elements before forward and during backward.
+    DDP reduces buckets in the gradients' dtype from the hooks of `AccumulateGrad`, or after the last one; what other
+    nodes of backward reduce are no gradients. DDP's mark of unused parameters is an integer all-reduce; it broadcasts
+    buffers before forward; `Join` sends single elements before forward and during backward.
     """
+    if collective.node.startswith(SYNC_BATCH_NORM_NODE):
+        return "sync_batch_norm"
     if collective.kind == "broadcast" and collective.phase in ("forward", "data", "other"):
         return "buffer"
     if collective.kind == "all_reduce" and collective.phase == "forward" and collective.num_elements == 1:
         return "join"
     if collective.kind != "all_reduce" or collective.phase not in ("backward", "gradient_finish"):
+        return "other"
+    if collective.node not in ("", ACCUMULATE_GRAD) and not COMPILED_NODE.match(collective.node):
         return "other"
     if collective.dtype and not is_floating(collective.dtype):
         return "unused_parameter_mark"
@@ -112,6 +121,7 @@ def _find_exchange(timeline: RankTimeline, step: StepTimeline, collectives: list
     else:
         blocking = _find_host_blocking(timeline, backward, finish, last)
     gradients, ready_host = _find_gradients(timeline, backward)
+    copies_back = _find_copies_back(timeline, finish)
     return StepExchange(
         step=step,
         buckets=tuple(_describe_bucket(timeline, collective, ready_host) for collective in last),
@@ -121,7 +131,8 @@ def _find_exchange(timeline: RankTimeline, step: StepTimeline, collectives: list
         num_backwards=len(backwards),
         num_syncs=len(set(places)),
         launch_spans=_find_launch_spans(timeline, backward),
-        copy_back_ns=_sum_copy_back(timeline, finish),
+        copy_back_ns=total(build_intervals(copies_back["start_ns"], copies_back["end_ns"])),
+        num_copies_back=len(copies_back),
         host_tail_ns=host_tail,
     )
 
@@ -187,12 +198,10 @@ def _find_launch_spans(timeline: RankTimeline, backward: PhaseSpan) -> Intervals
     return build_intervals(rows["start_ns"], rows["end_ns"])
 
 
-def _sum_copy_back(timeline: RankTimeline, finish: PhaseSpan | None) -> int:
-    if finish is None:
-        return 0
-    window = _select(timeline.trace.events, finish.host_start_ns, finish.host_end_ns)
-    rows = window[match_names(window, lambda name: name == COPY_BACK or name.startswith(marks.COPY_BACK))]
-    return total(build_intervals(rows["start_ns"], rows["end_ns"]))
+def _find_copies_back(timeline: RankTimeline, finish: PhaseSpan | None) -> pd.DataFrame:
+    events = timeline.trace.events
+    window = _select(events, finish.host_start_ns, finish.host_end_ns) if finish else events[:0]
+    return window[match_names(window, lambda name: name == COPY_BACK or name.startswith(marks.COPY_BACK))]
 
 
 def _select(events: pd.DataFrame, start: int, end: int) -> pd.DataFrame:

@@ -13,7 +13,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from advisor.readers.names import ANNOTATION, KERNEL, MEMORY, OPERATOR, PROFILER_STEP, RUNTIME
-from advisor.timeline import find_communication, match_names
+from advisor.tables import match_names
+from advisor.timeline import find_communication
 
 LAUNCH = "cudaLaunchKernel"
 """HTA counts the launches of some calls only, so all of them get the name of one."""

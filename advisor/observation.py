@@ -9,11 +9,13 @@ import pandas as pd
 from advisor.collectives import Collective, find_collectives
 from advisor.exchange import StepExchange, find_exchanges
 from advisor.intervals import Intervals
-from advisor.operators import find_leaf_operators
+from advisor.parallelism import name_parallelism
 from advisor.readers.names import DDP_FORWARD, UNUSED_PARAMETER_SEARCH
-from advisor.schema import Backend, DeviceType, QualityNote, RunManifest, Wrapper, marks
+from advisor.schema import Backend, DeviceType, Parallelism, QualityNote, RunManifest, Wrapper, marks
+from advisor.step_windows import StepSource
 from advisor.tables import Trace
-from advisor.timeline import StepSource, StepTimeline, build_timeline
+from advisor.timeline import StepTimeline, build_timeline
+from advisor.work import find_work
 
 
 @dataclass(frozen=True)
@@ -29,16 +31,17 @@ class RankObservation:
     has_shapes: bool
     num_events: int
     num_communication_events: int
-    is_ddp: bool
+    parallelism: Parallelism
     wrapper: Wrapper
     searches_unused_parameters: bool
     step_source: StepSource
     steps: tuple[StepTimeline, ...]
     compute: Intervals
     communication: Intervals
+    memory: Intervals
     collectives: tuple[Collective, ...]
     exchanges: tuple[StepExchange, ...]
-    operators: pd.DataFrame
+    work: pd.DataFrame
 
 
 @dataclass(frozen=True)
@@ -62,9 +65,14 @@ class RunObservation:
         return "gloo" if "gloo" in word else "nccl" if "nccl" in word else "unknown"
 
     @property
+    def parallelism(self) -> Parallelism:
+        """What any rank shows."""
+        return next((rank.parallelism for rank in self.ranks if rank.parallelism != "unknown"), "unknown")
+
+    @property
     def is_ddp(self) -> bool:
-        """Whether any rank shows DistributedDataParallel."""
-        return any(rank.is_ddp for rank in self.ranks)
+        """Whether the run shows DistributedDataParallel."""
+        return self.parallelism == "ddp"
 
 
 def observe_rank(trace: Trace) -> RankObservation:
@@ -82,16 +90,17 @@ def observe_rank(trace: Trace) -> RankObservation:
         has_shapes=trace.has_shapes,
         num_events=len(trace.events),
         num_communication_events=int(timeline.communication_rows.sum()),
-        is_ddp=timeline.is_ddp,
+        parallelism=name_parallelism(names, collectives),
         wrapper=_name_wrapper(names),
         searches_unused_parameters=any(UNUSED_PARAMETER_SEARCH in name for name in names),
         step_source=timeline.step_source,
         steps=timeline.steps,
         compute=timeline.compute,
         communication=timeline.communication,
+        memory=timeline.memory,
         collectives=collectives,
         exchanges=find_exchanges(timeline, collectives),
-        operators=find_leaf_operators(timeline),
+        work=find_work(timeline),
     )
 
 

@@ -19,6 +19,7 @@ from advisor.replay import Job, check_baseline, estimate_residual
 from advisor.schedule import StepSchedule, build_schedules
 from advisor.schema import Baseline, DDPConfig, QualityNote, Report, StepSummary
 from advisor.statistics import median_estimate
+from advisor.stragglers import find_straggler, find_waiting
 from advisor.summaries import (
     identify_config,
     summarize_collectives,
@@ -38,17 +39,20 @@ def build_report(run: RunObservation) -> Report:
     fit = _choose_fit(fits, schedules)
     calibrated = calibrate(run.ranks, schedules, fit, run.backend)
     config = identify_config(run, schedules, calibrated.profile)
-    steps = summarize_steps(run.ranks, schedules)
+    waiting = find_waiting(matched)
+    steps = summarize_steps(run.ranks, schedules, waiting)
     job, baseline = _check_replay(calibrated, fit, config, steps)
     analysis = Analysis(
         config=config,
-        is_ddp=run.is_ddp,
+        parallelism=run.parallelism,
         world_size=run.world_size,
         steps=steps,
         buckets=tuple(bucket for schedule in schedules for bucket in schedule.buckets),
         comm_model=fit.model if fit else None,
         job=job,
         baseline=baseline,
+        straggler=find_straggler(run.ranks, waiting),
+        run=run,
     )
     verdict = judge(analysis)
     return Report(
@@ -68,7 +72,10 @@ def build_report(run: RunObservation) -> Report:
         steps=steps,
         buckets=analysis.buckets,
         collectives=summarize_collectives(collectives, matched),
-        ranks=summarize_ranks(run.ranks, matched),
+        ranks=summarize_ranks(run.ranks, matched, waiting),
+        parallelism=run.parallelism,
+        straggler=analysis.straggler,
+        interference=calibrated.interference,
     )
 
 

@@ -3,81 +3,105 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec.structs import replace
 
 from advisor.bucketing import MIB, assign_rebuilt, bucket_limits, find_distinct_caps, round_cap_mb
-from advisor.collectives import Collective, MatchedCollective, count_bytes
+from advisor.collectives import Collective, MatchedCollective, count_bytes, measure_residuals
 from advisor.exchange import classify_collective
-from advisor.intervals import Intervals, clip, difference, intersection, total
+from advisor.intervals import EMPTY, Intervals, clip, difference, intersection, total, union
 from advisor.observation import RankObservation, RunObservation
 from advisor.schedule import StepSchedule
 from advisor.schema import (
     CollectiveSummary,
     DDPConfig,
+    Estimate,
     RankSummary,
     StepProfile,
     StepSummary,
 )
 from advisor.statistics import median_estimate
+from advisor.stragglers import RankStep, Waiting
+from advisor.timeline import StepTimeline
 
 
 def summarize_steps(
-    observations: Sequence[RankObservation], schedules: Sequence[StepSchedule]
+    observations: Sequence[RankObservation], schedules: Sequence[StepSchedule], waiting: Waiting
 ) -> tuple[StepSummary, ...]:
-    """One row per rank and step; its parts add up to its duration exactly."""
+    """One row per rank and step; its phases add up to its duration exactly, and so does what ran and what idled."""
     schedule_of = {(schedule.rank, schedule.step): schedule for schedule in schedules}
     rows = []
     for observation in observations:
-        overlap = intersection(observation.compute, observation.communication)
-        bare = difference(observation.communication, observation.compute)
+        computing, sending = observation.compute, observation.communication
+        busy = union(computing, sending)
+        parts = {
+            "compute": computing,
+            "communication": sending,
+            "overlap": intersection(computing, sending),
+            "exposed": difference(sending, computing),
+            "copy": difference(observation.memory, busy),
+        }
         for step in observation.steps:
             schedule = schedule_of.get((observation.rank, step.number))
-            blocking = schedule.exchange.blocking_ns if schedule else 0
-            duration = step.end_ns - step.start_ns
-            parts = {phase: step.sum_phase_ns(phase) for phase in ("data", "forward", "optimizer")}
-            backward = step.sum_phase_ns("backward") + step.sum_phase_ns("gradient_finish") - blocking
-
-            def within(intervals: Intervals, start: int = step.start_ns, end: int = step.end_ns) -> int:
-                return total(clip(intervals, start, end))
-
-            rows.append(
-                StepSummary(
-                    rank=observation.rank,
-                    step=step.number,
-                    start_ns=step.start_ns,
-                    duration_ns=duration,
-                    data_ns=parts["data"],
-                    forward_ns=parts["forward"],
-                    backward_ns=backward,
-                    blocking_ns=blocking,
-                    backward_start_ns=schedule.exchange.backward.start_ns - step.start_ns if schedule else None,
-                    backward_end_ns=schedule.exchange.backward.end_ns - step.start_ns if schedule else None,
-                    optimizer_ns=parts["optimizer"],
-                    other_ns=duration - sum(parts.values()) - backward - blocking,
-                    compute_ns=within(observation.compute),
-                    communication_ns=within(observation.communication),
-                    overlap_ns=within(overlap),
-                    exposed_ns=within(bare),
-                    host_bound_ns=step.host_bound_ns,
-                    num_syncs=schedule.exchange.num_syncs if schedule else 0,
-                )
-            )
+            parts_ns = {name: total(clip(part, step.start_ns, step.end_ns)) for name, part in parts.items()}
+            rows.append(_summarize_step((observation.rank, step), schedule, parts_ns, waiting))
     return tuple(rows)
 
 
+def _summarize_step(
+    rank_step: tuple[int, StepTimeline], schedule: StepSchedule | None, parts_ns: dict[str, int], waiting: Waiting
+) -> StepSummary:
+    rank, step = rank_step
+    exchange = schedule.exchange if schedule else None
+    blocking = exchange.blocking_ns if exchange else 0
+    phases = {phase: step.sum_phase_ns(phase) for phase in ("data", "forward", "optimizer", "other")}
+    duration = step.end_ns - step.start_ns
+    row = StepSummary(
+        rank=rank,
+        step=step.number,
+        start_ns=step.start_ns,
+        duration_ns=duration,
+        data_ns=phases["data"],
+        forward_ns=phases["forward"],
+        backward_ns=step.sum_phase_ns("backward") + step.sum_phase_ns("gradient_finish") - blocking,
+        blocking_ns=blocking,
+        optimizer_ns=phases["optimizer"],
+        other_ns=phases["other"],
+        compute_ns=parts_ns["compute"],
+        communication_ns=parts_ns["communication"],
+        overlap_ns=parts_ns["overlap"],
+        exposed_ns=parts_ns["exposed"],
+        host_bound_ns=step.host_bound_ns,
+        num_syncs=exchange.num_syncs if exchange else 0,
+        backward_start_ns=exchange.backward.start_ns - step.start_ns if exchange else None,
+        backward_end_ns=exchange.backward.end_ns - step.start_ns if exchange else None,
+        num_micro_steps=max(1, len(step.find_spans("backward"))),
+        wait_ns=waiting.sum_wait_ns(rank, step.number),
+        copy_ns=parts_ns["copy"],
+        idle_ns=duration - parts_ns["compute"] - parts_ns["exposed"] - parts_ns["copy"],
+        copy_back_ns=exchange.copy_back_ns if exchange else 0,
+        num_copies_back=exchange.num_copies_back if exchange else 0,
+    )
+    assert sum(phases.values()) + row.backward_ns + blocking == duration
+    assert row.overlap_ns + row.exposed_ns == row.communication_ns
+    return row
+
+
 def summarize_ranks(
-    observations: Sequence[RankObservation], matched: Sequence[MatchedCollective]
+    observations: Sequence[RankObservation], matched: Sequence[MatchedCollective], waiting: Waiting
 ) -> tuple[RankSummary, ...]:
-    """One row per rank over its whole file: raw unions, and how late it arrives at buckets."""
+    """One row per rank over its whole file: raw unions, how late it arrives at buckets, and who waits for whom."""
     lateness: dict[int, list[int]] = defaultdict(list)
+    offsets: dict[int, list[int]] = defaultdict(list)
     for match in matched:
+        for member, offset in zip(match.members, match.offsets_ns, strict=True):
+            offsets[member.rank].append(offset)
         if match.complete and len(match.members) > 1 and classify_collective(match.members[0]) == "bucket":
-            arrivals = [m.start_ns - offset for m, offset in zip(match.members, match.offsets_ns, strict=True)]
-            for member, arrival in zip(match.members, arrivals, strict=True):
-                lateness[member.rank].append(arrival - min(arrivals))
+            for member, arrival in zip(match.members, match.arrivals_ns, strict=True):
+                lateness[member.rank].append(arrival - min(match.arrivals_ns))
+    residuals = measure_residuals(matched)
     return tuple(
         RankSummary(
             rank=observation.rank,
@@ -92,16 +116,25 @@ def summarize_ranks(
             num_communication_kernels=observation.num_communication_events,
             num_transients=min(1, observation.num_communication_events),
             mean_lateness_ns=float(np.mean(late)) if (late := lateness.get(observation.rank)) else None,
+            wait_ns=_estimate_per_step(waiting.waits, observation.rank, waiting),
+            blame_ns=_estimate_per_step(waiting.blames, observation.rank, waiting),
+            clock_offset_ns=next(iter(offsets[observation.rank]), None) if len(observations) > 1 else None,
+            clock_residual_ns=residuals.get(observation.rank),
         )
         for observation in observations
     )
+
+
+def _estimate_per_step(spans: Mapping[RankStep, Intervals], rank: int, waiting: Waiting) -> Estimate | None:
+    values = [total(spans.get(key, EMPTY)) for key in waiting.waits if key[0] == rank]
+    return median_estimate(values) if values else None
 
 
 def summarize_collectives(
     collectives: Sequence[Sequence[Collective]], matched: Sequence[MatchedCollective]
 ) -> tuple[CollectiveSummary, ...]:
     """One row per process group, kind, role, dtype and size; steady steps only."""
-    transfer_of = {member: match for match in matched if match.complete for member in match.members}
+    match_of = {member: match for match in matched if match.complete for member in match.members}
     groups: dict[tuple[str, str, str, str, int, int], list[Collective]] = defaultdict(list)
     for own in collectives:
         for c in own:
@@ -111,7 +144,8 @@ def summarize_collectives(
     num_rank_steps = max(1, len({(c.rank, c.step) for own in collectives for c in own if c.step is not None}))
     rows = []
     for (process_group, kind, _, dtype, num_elements, num_bytes), members in groups.items():
-        transfers = [transfer_of[c].transfer_ns for c in members if c in transfer_of]
+        seen = [match_of[c] for c in members if c in match_of]
+        skews = [max(m.arrivals_ns) - min(m.arrivals_ns) for m in seen if len(m.members) > 1 and not m.transient]
         rows.append(
             CollectiveSummary(
                 process_group=process_group,
@@ -122,7 +156,8 @@ def summarize_collectives(
                 num_bytes=num_bytes,
                 count_per_step=len(members) / num_rank_steps,
                 duration_ns=median_estimate([c.end_ns - c.start_ns for c in members]),
-                transfer_ns=median_estimate(transfers) if transfers else None,
+                transfer_ns=median_estimate([match.transfer_ns for match in seen]) if seen else None,
+                skew_ns=median_estimate(skews) if skews else None,
             )
         )
     return tuple(rows)

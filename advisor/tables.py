@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from advisor.schema import DeviceType, QualityNote, RunManifest
@@ -86,3 +88,9 @@ class Run:
     traces: tuple[Trace, ...]
     manifest: RunManifest | None
     notes: tuple[QualityNote, ...] = field(default=())
+
+
+def match_names(events: pd.DataFrame, matches: Callable[[str], object]) -> npt.NDArray[np.bool_]:
+    """Rows whose name satisfies a predicate, asked once per distinct name."""
+    wanted = np.array([bool(matches(name)) for name in events["name"].cat.categories], dtype=bool)
+    return np.asarray(wanted[events["name"].cat.codes.to_numpy()]) if len(wanted) else np.zeros(len(events), bool)

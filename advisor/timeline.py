@@ -8,10 +8,9 @@ Collectives launched during backward belong to what follows it: backward ends wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +22,7 @@ from advisor.readers.names import (
     AUTOGRAD_NODE,
     COMMUNICATION_KERNEL,
     COPY_BACK,
+    DATA_LOADING,
     DDP_FORWARD,
     GLOO_SPAN,
     KERNEL,
@@ -30,16 +30,12 @@ from advisor.readers.names import (
     OPERATOR,
     OPTIMIZER_STEP,
     OPTIMIZER_ZERO_GRAD,
-    PROFILER_STEP,
     RUNTIME,
 )
 from advisor.schema import Phase, marks
-from advisor.tables import Trace
+from advisor.step_windows import StepSource, Window, find_steps
+from advisor.tables import Trace, match_names
 
-FIRST_STEADY_STEP = 2
-"""ProfilerStep#0 and #1 hold DDP's rebuild of its buckets and are left out where later steps were recorded."""
-
-StepSource = Literal["profiler", "optimizer", "forward", "window"]
 Times = npt.NDArray[np.int64]
 
 
@@ -90,9 +86,10 @@ class RankTimeline:
     trace: Trace
     steps: tuple[StepTimeline, ...]
     step_source: StepSource
-    is_ddp: bool
     compute: Intervals
     communication: Intervals
+    memory: Intervals
+    """Copies and fills on the device; empty on CPU."""
     communication_rows: npt.NDArray[np.bool_]
     """Mask over `trace.events`."""
     device: pd.DataFrame
@@ -115,16 +112,16 @@ def build_timeline(trace: Trace) -> RankTimeline:
         compute_rows = events["category"].isin(KERNEL).to_numpy() & ~communication_rows
     else:
         compute_rows = (events["category"].isin(OPERATOR) & ~events["thread"].isin(workers)).to_numpy()
-    windows, step_source = _find_steps(host)
+    windows, step_source = find_steps(host)
     if step_source == "window":
         windows = [(0, int(events["start_ns"].min()), int(events["end_ns"].max()))]
     return RankTimeline(
         trace=trace,
         steps=_build_steps(host, device, [window for window in windows if _is_whole(window, trace.damaged_ns)]),
         step_source=step_source,
-        is_ddp=_is_ddp(events),
         compute=_rows_to_intervals(events, compute_rows),
         communication=_rows_to_intervals(events, communication_rows),
+        memory=_rows_to_intervals(events, events["category"].isin(MEMORY).to_numpy()),
         communication_rows=communication_rows,
         device=device,
         launches=launched["launch_ns"].to_numpy(),
@@ -141,21 +138,10 @@ def find_communication(events: pd.DataFrame) -> npt.NDArray[np.bool_]:
     )
 
 
-def match_names(events: pd.DataFrame, matches: Callable[[str], object]) -> npt.NDArray[np.bool_]:
-    """Rows whose name satisfies a predicate, asked once per distinct name."""
-    wanted = np.array([bool(matches(name)) for name in events["name"].cat.categories], dtype=bool)
-    return np.asarray(wanted[events["name"].cat.codes.to_numpy()]) if len(wanted) else np.zeros(len(events), bool)
-
-
-def _is_whole(window: tuple[int, int, int], damaged_ns: Sequence[tuple[int, int]]) -> bool:
+def _is_whole(window: Window, damaged_ns: Sequence[tuple[int, int]]) -> bool:
     """Whether a step takes time, and no event of it was lost while reading."""
     _, start, end = window
     return start < end and not any(start < lost_end and lost_start < end for lost_start, lost_end in damaged_ns)
-
-
-def _is_ddp(events: pd.DataFrame) -> bool:
-    names = set(events["name"].cat.categories)
-    return bool(names & DDP_FORWARD) or COPY_BACK in names or any(marks.BUCKET_LAUNCH in name for name in names)
 
 
 def _rows_to_intervals(events: pd.DataFrame, rows: npt.NDArray[np.bool_]) -> Intervals:
@@ -178,25 +164,7 @@ def _link_launches(events: pd.DataFrame, communication_rows: npt.NDArray[np.bool
 # ------------------------------------------------------------------------------------------------------- steps
 
 
-def _find_steps(host: pd.DataFrame) -> tuple[list[tuple[int, int, int]], StepSource]:
-    """(number, host start, host end) of every steady step, and what told them apart; no steps for a mere window."""
-    steps = host[match_names(host, PROFILER_STEP.match)]
-    if len(steps):
-        numbers = [int(name.rpartition("#")[2]) for name in steps["name"]]
-        windows = list(zip(numbers, steps["start_ns"].tolist(), steps["end_ns"].tolist(), strict=True))
-        return [window for window in windows if window[0] >= FIRST_STEADY_STEP] or windows, "profiler"
-    ends = host["end_ns"][match_names(host, OPTIMIZER_STEP.match)].tolist()
-    if len(ends) > 1:
-        return [(n, a, b) for n, (a, b) in enumerate(pairwise(ends))], "optimizer"
-    starts = host["start_ns"][host["name"].isin(DDP_FORWARD)].tolist()
-    if len(starts) > 1:
-        return [(n, a, b) for n, (a, b) in enumerate(pairwise(starts))], "forward"
-    return [], "window"
-
-
-def _build_steps(
-    host: pd.DataFrame, device: pd.DataFrame, windows: list[tuple[int, int, int]]
-) -> tuple[StepTimeline, ...]:
+def _build_steps(host: pd.DataFrame, device: pd.DataFrame, windows: list[Window]) -> tuple[StepTimeline, ...]:
     if not windows:
         return ()
     launched = device[device["launch_ns"] >= 0]
@@ -253,8 +221,9 @@ def _find_host_bound(device: pd.DataFrame, start: int, end: int) -> Intervals:
 def _find_phases(host: pd.DataFrame, start: int, end: int) -> list[tuple[Phase, int, int]]:
     """The host's phases of one step in order, without gap: (phase, start, end).
 
-    Micro-steps are told apart by DDP's forward; everything before the first one is data, what follows a forward up
-    to the first autograd node is forward (with the loss), what follows backward up to the optimizer is other.
+    Micro-steps are told apart by DDP's forward; everything before the first one is data (as is a data loader's
+    `next` anywhere else), what follows a forward up to the first autograd node is forward (with the loss), what
+    follows backward up to the optimizer is other.
     """
     starts, ends = host["start_ns"].to_numpy(), host["end_ns"].to_numpy()
     low, high = np.searchsorted(starts, [start, end])
@@ -265,6 +234,7 @@ def _find_phases(host: pd.DataFrame, start: int, end: int) -> list[tuple[Phase, 
     nodes = match_names(window, lambda name: name.startswith(AUTOGRAD_NODE))
     optimizer = match_names(window, OPTIMIZER_STEP.match)
     zero_grad = match_names(window, OPTIMIZER_ZERO_GRAD.match)
+    loading = match_names(window, DATA_LOADING.match)
     finish = match_names(window, _is_gradient_finish)
 
     cuts: list[tuple[Phase, int, int]] = []
@@ -283,6 +253,7 @@ def _find_phases(host: pd.DataFrame, start: int, end: int) -> list[tuple[Phase, 
         opened = until
     cuts += [("optimizer", s, e) for s, e in zip(starts[optimizer].tolist(), ends[optimizer].tolist(), strict=True)]
     cuts += [("other", s, e) for s, e in zip(starts[zero_grad].tolist(), ends[zero_grad].tolist(), strict=True)]
+    cuts += [("data", s, e) for s, e in zip(starts[loading].tolist(), ends[loading].tolist(), strict=True)]
     return _fill_gaps(sorted(cuts, key=lambda cut: cut[1]), start, end, forwards)
 
 

@@ -7,22 +7,27 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from advisor.observation import RunObservation
 from advisor.replay import Job, predict_ceiling
 from advisor.schema import (
     Baseline,
     BucketSummary,
     CommModel,
     DDPConfig,
+    Estimate,
     Evidence,
+    Parallelism,
     StepSummary,
+    Straggler,
     Verdict,
     VerdictCode,
 )
+from advisor.statistics import median_estimate
 
 STRAGGLER_OF_COMMUNICATION = 0.50
 STRAGGLER_OF_STEP = 0.05
 STRAGGLER_ARRIVES_LAST = 0.75
-"""One rank must be the last at this share of the buckets: ranks that are late in turn are noise, not a straggler."""
+"""One rank must be waited for longest in this share of the steps: ranks that are late in turn are noise."""
 INPUT_OF_STEP = 0.10
 HOST_OF_STEP = 0.25
 COMPUTE_BLOCKING = 0.03
@@ -34,13 +39,21 @@ class Analysis:
     """Everything that verdict, alarms and rules read."""
 
     config: DDPConfig | None
-    is_ddp: bool
+    parallelism: Parallelism
     world_size: int
     steps: tuple[StepSummary, ...]
     buckets: tuple[BucketSummary, ...]
     comm_model: CommModel | None
     job: Job | None
     baseline: Baseline | None
+    straggler: Straggler | None = None
+    run: RunObservation = RunObservation(source="", ranks=(), manifest=None, notes=())
+    """What the traces and the manifest show, for what is not a matter of time."""
+
+    @property
+    def is_ddp(self) -> bool:
+        """Whether the run shows DistributedDataParallel."""
+        return self.parallelism == "ddp"
 
 
 @dataclass(frozen=True)
@@ -53,9 +66,12 @@ class _Shares:
     host_bound: float
     wait: float
     wait_of_communication: float
-    straggler: int | None
-    straggler_last: float
+    straggler: Straggler | None
     latency: float | None
+
+    @property
+    def straggler_last(self) -> float:
+        return self.straggler.last_fraction if self.straggler else 0.0
 
 
 def judge(analysis: Analysis) -> Verdict:
@@ -63,7 +79,14 @@ def judge(analysis: Analysis) -> Verdict:
     shares = _measure_shares(analysis)
     code = _decide(analysis, shares)
     ceiling = predict_ceiling(analysis.job, analysis.config) if analysis.job and analysis.config else None
-    return Verdict(code=code, message=_explain(code, shares), evidence=_list_evidence(shares), ceiling_ns=ceiling)
+    message = _say_other_parallelism(analysis.parallelism) if code == "not_ddp" else _explain(code, shares)
+    return Verdict(
+        code=code,
+        message=message,
+        evidence=_list_evidence(shares),
+        ceiling_ns=ceiling,
+        observed_ceiling_ns=observe_ceiling(analysis.steps) if analysis.buckets else None,
+    )
 
 
 def _decide(analysis: Analysis, shares: _Shares | None) -> VerdictCode:
@@ -71,7 +94,7 @@ def _decide(analysis: Analysis, shares: _Shares | None) -> VerdictCode:
         return "single_rank"
     if not analysis.is_ddp:
         return "not_ddp"
-    if shares is None or not analysis.buckets:
+    if shares is None:
         return "unknown"
     if (
         shares.wait_of_communication >= STRAGGLER_OF_COMMUNICATION
@@ -79,6 +102,8 @@ def _decide(analysis: Analysis, shares: _Shares | None) -> VerdictCode:
         and shares.straggler_last >= STRAGGLER_ARRIVES_LAST
     ):
         return "straggler"
+    if not analysis.buckets:
+        return "unknown"
     if shares.data >= INPUT_OF_STEP and shares.data > shares.blocking:
         return "input_bound"
     if shares.host_bound >= HOST_OF_STEP and shares.host_bound > shares.blocking:
@@ -100,8 +125,7 @@ def _measure_shares(analysis: Analysis) -> _Shares | None:
     def typical(values: Sequence[int]) -> float:
         return float(np.median(np.array(values) / lengths))
 
-    wait, wait_of_communication = _measure_waiting(analysis)
-    straggler, last = _find_straggler(analysis.buckets)
+    wait, wait_of_communication = _measure_waiting(analysis.steps)
     return _Shares(
         step_ns=float(np.median(lengths)),
         blocking=typical([step.blocking_ns for step in analysis.steps]),
@@ -109,40 +133,19 @@ def _measure_shares(analysis: Analysis) -> _Shares | None:
         host_bound=typical([step.host_bound_ns for step in analysis.steps]),
         wait=wait,
         wait_of_communication=wait_of_communication,
-        straggler=straggler,
-        straggler_last=last,
+        straggler=analysis.straggler,
         latency=_measure_latency_share(analysis),
     )
 
 
-def _measure_waiting(analysis: Analysis) -> tuple[float, float]:
-    """Shares of the most patient rank's step, and of all communication, that are waiting for peers."""
-    waits = [bucket.peer_wait_ns or 0 for bucket in analysis.buckets]
-    spans = [bucket.end_ns - bucket.start_ns for bucket in analysis.buckets]
-    length_of = {(step.rank, step.step): max(1, step.duration_ns) for step in analysis.steps}
-    waited: dict[tuple[int, int], int] = dict.fromkeys(length_of, 0)
-    for bucket, wait in zip(analysis.buckets, waits, strict=True):
-        waited[bucket.rank, bucket.step] = max(waited[bucket.rank, bucket.step], wait)
-    by_rank = {
-        rank: float(np.median([waited[key] / length_of[key] for key in waited if key[0] == rank]))
-        for rank in {key[0] for key in waited}
-    }
-    return max(by_rank.values(), default=0.0), sum(waits) / max(1, sum(spans))
-
-
-def _find_straggler(buckets: Sequence[BucketSummary]) -> tuple[int | None, float]:
-    """The rank that waits least, and the share of the steps in which it waits less than every other rank."""
-    waits: dict[tuple[int, int], int] = {}
-    for bucket in buckets:
-        if bucket.peer_wait_ns is not None:
-            waits[bucket.step, bucket.rank] = waits.get((bucket.step, bucket.rank), 0) + bucket.peer_wait_ns
-    ranks = sorted({rank for _, rank in waits})
-    if len(ranks) < 2:
-        return None, 0.0
-    steps = sorted({step for step, _ in waits})
-    late = [min(ranks, key=lambda rank, step=step: waits.get((step, rank), 0)) for step in steps]  # type: ignore[misc]
-    straggler = max(ranks, key=late.count)
-    return straggler, late.count(straggler) / len(steps)
+def _measure_waiting(steps: Sequence[StepSummary]) -> tuple[float, float]:
+    """Shares of the most patient rank's step, and of all communication, that are waiting for later ranks."""
+    waits = [step.wait_ns or 0 for step in steps]
+    shares: dict[int, list[float]] = {}
+    for step, wait in zip(steps, waits, strict=True):
+        shares.setdefault(step.rank, []).append(wait / max(1, step.duration_ns))
+    patient = max(float(np.median(of_rank)) for of_rank in shares.values())
+    return patient, sum(waits) / max(1, sum(step.communication_ns for step in steps))
 
 
 def _measure_latency_share(analysis: Analysis) -> float | None:
@@ -165,9 +168,9 @@ def _list_evidence(shares: _Shares | None) -> tuple[Evidence, ...]:
     rows: list[tuple[str, float, str, float | None, str]] = [
         ("typical step", shares.step_ns / 1e6, "ms", None, "steps"),
         ("blocking communication", shares.blocking, step, COMPUTE_BLOCKING, "steps"),
-        ("waiting for late ranks", shares.wait_of_communication, communication, STRAGGLER_OF_COMMUNICATION, "buckets"),
-        ("waiting for late ranks", shares.wait, step, STRAGGLER_OF_STEP, "buckets"),
-        ("the same rank is last", shares.straggler_last, "of the steps", STRAGGLER_ARRIVES_LAST, "ranks"),
+        ("waiting for late ranks", shares.wait_of_communication, communication, STRAGGLER_OF_COMMUNICATION, "steps"),
+        ("waiting for late ranks", shares.wait, step, STRAGGLER_OF_STEP, "steps"),
+        ("the same rank is late", shares.straggler_last, "of the steps", STRAGGLER_ARRIVES_LAST, "ranks"),
         ("data", shares.data, step, INPUT_OF_STEP, "steps"),
         ("device idle for late launches", shares.host_bound, step, HOST_OF_STEP, "steps"),
     ]
@@ -180,21 +183,16 @@ def _explain(code: VerdictCode, shares: _Shares | None) -> str:
     """Why, and what next, in two sentences."""
     if code == "single_rank":
         return "One rank alone exchanges no gradients. Profile the job with at least two ranks."
-    if code == "not_ddp":
-        return (
-            "No DistributedDataParallel was found: no DDP forward, no reducer, no bucket marks. "
-            "Communication is summarised below, but advice on DDP's settings does not apply."
-        )
     if code == "unknown" or shares is None:
         return (
             "No gradient all-reduce was found inside a step. Record complete steps with torch.profiler, "
             "with prof.step() after each and record_shapes=True."
         )
     blocking = f"{_percent(shares.blocking)} of the step"
-    wait, last = _percent(shares.wait_of_communication), _percent(shares.straggler_last)
+    wait = _percent(shares.wait_of_communication)
     sentences: dict[VerdictCode, str] = {
-        "straggler": f"Rank {shares.straggler} is late in {last} of the steps, and waiting for late ranks is {wait} "
-        "of communication. Find out why that rank is slow: no bucket size or hook helps.",
+        "straggler": f"{_say_straggler(shares.straggler)}, and waiting for late ranks is {wait} of communication. "
+        "Find out why that rank is slow: no bucket size or hook helps.",
         "input_bound": f"Loading data takes {_percent(shares.data)} of the step, more than communication blocks "
         f"({blocking}). Speed up the input first: more workers, pinned memory, prefetching.",
         "host_bound": f"The device idles {_percent(shares.host_bound)} of the step because the host launches too late, "
@@ -212,8 +210,38 @@ def _explain(code: VerdictCode, shares: _Shares | None) -> str:
     return sentences[code]
 
 
+def _say_straggler(straggler: Straggler | None) -> str:
+    if straggler is None:
+        return "One rank is late"
+    late = f"Rank {straggler.rank} is late in {_percent(straggler.last_fraction)} of the steps"
+    where = {"data": "while loading data", "optimizer": "in the optimizer", "other": "between the phases"}
+    if straggler.phase is None:
+        return f"{late}, by {straggler.delay_ns.value / 1e6:.3g} ms"
+    where_late = where.get(straggler.phase, f"in {straggler.phase}")
+    return f"{late}, by {straggler.delay_ns.value / 1e6:.3g} ms that it loses {where_late}"
+
+
+def _say_other_parallelism(parallelism: Parallelism) -> str:
+    seen: dict[Parallelism, str] = {
+        "fsdp": "This run shards its parameters with FSDP",
+        "deepspeed": "This run trains with DeepSpeed",
+        "tensor_parallel": "This run splits its layers over the ranks (tensor parallelism)",
+        "hand_written": "This run reduces its gradients by hand: no wrapper that is known wrote these traces",
+    }
+    what = seen.get(parallelism, "No DistributedDataParallel was found: no DDP forward, no reducer, no bucket marks")
+    return f"{what}. Communication is summarised below, but advice on DDP's settings does not apply."
+
+
 def _percent(fraction: float) -> str:
     return f"{100 * fraction:.0f} %"
+
+
+def observe_ceiling(steps: Sequence[StepSummary]) -> Estimate:
+    """The typical step minus what blocked it, in ns: the mean over the ranks, then the median over the steps."""
+    by_step: dict[int, list[int]] = {}
+    for step in steps:
+        by_step.setdefault(step.step, []).append(step.duration_ns - step.blocking_ns)
+    return median_estimate([float(np.mean(rest)) for rest in by_step.values()])
 
 
 def summarize_step_time(steps: Sequence[StepSummary]) -> list[float]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+from advisor.schema import Parallelism
+
 CollectiveKind = Literal["all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "reduce", "send_recv"]
 
 COMMUNICATION_LIBRARY = re.compile(r"nccl|rccl|oneccl|deep_ep|nvshmem|mscclpp", re.IGNORECASE)
@@ -81,8 +83,29 @@ AUTOGRAD_NODE = "autograd::engine::evaluate_function: "
 ACCUMULATE_GRAD = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
 ACCUMULATE_GRAD_OP = "torch::autograd::AccumulateGrad"
 COPY_BACK = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
+SYNC_BATCH_NORM_NODE = "autograd::engine::evaluate_function: SyncBatchNorm"
+COMPILED_NODE = re.compile(r"^autograd::engine::evaluate_function: (?:torch::dynamo|Compiled)")
+"""Of compiled backwards, which may hold `AccumulateGrad`."""
+LOSS_OPERATOR = re.compile(
+    r"^aten::(?:nll_loss(?:2d)?_forward|mse_loss|l1_loss|smooth_l1_loss|huber_loss|binary_cross_entropy(?:_with_logits)?"
+    r"|kl_div|mean)$"
+)
+"""What most losses end with: an operator that takes the mean of its first argument's elements or rows."""
 COLLECTIVE_OP = re.compile(r"^c10d::")
 COLLECTIVE_RECORD = "record_param_comms"
+
+OTHER_PARALLELISMS: tuple[tuple[re.Pattern[str], Parallelism], ...] = (
+    (re.compile(r"deepspeed", re.IGNORECASE), "deepspeed"),
+    (re.compile(r"^(?:FSDP::|FullyShardedDataParallel\b)"), "fsdp"),
+    (
+        re.compile(
+            r"ModelParallelRegion|(?:Column|Row)ParallelLinear|LinearWithGradAccumulationAndAsyncCommunication"
+            r"|: (?:_ToTorchTensor|_FromTorchTensor|Redistribute)Backward"
+        ),
+        "tensor_parallel",
+    ),
+)
+"""What other ways to train on several ranks write: DeepSpeed, FSDP 1 and 2, Megatron's layers, DTensor's nodes."""
 
 DTYPE_BYTES: dict[str, int] = {
     "float": 4, "float32": 4, "f32": 4, "double": 8, "float64": 8, "half": 2, "c10::half": 2, "float16": 2,

@@ -28,6 +28,7 @@ from advisor.schema.base import (
     CollectiveRole,
     DeviceType,
     Estimate,
+    Parallelism,
     Phase,
     RecommendationStatus,
     Severity,
@@ -37,6 +38,7 @@ from advisor.schema.base import (
 )
 from advisor.schema.files import (
     PUBLISHED,
+    encode_json,
     read_json,
     read_report,
     write_json,
@@ -58,6 +60,7 @@ from advisor.schema.measured import (
     CollectiveSummary,
     RankSummary,
     StepSummary,
+    Straggler,
 )
 from advisor.schema.models import (
     Calibration,
@@ -65,6 +68,7 @@ from advisor.schema.models import (
     CommSample,
     CommSegment,
     GradientReady,
+    Interference,
     RankProfile,
     StepProfile,
 )
@@ -74,6 +78,12 @@ from advisor.schema.run import (
     DeviceInfo,
     ParameterInfo,
     RunManifest,
+)
+from advisor.schema.sketch import (
+    JobEstimate,
+    JobSketch,
+    MemoryPerRank,
+    SettingEstimate,
 )
 
 __all__ = [
@@ -103,10 +113,15 @@ __all__ = [
     "GradientReady",
     "Holistic",
     "HolisticRank",
+    "Interference",
+    "JobEstimate",
+    "JobSketch",
     "KernelKind",
     "KernelTime",
     "KindTime",
+    "MemoryPerRank",
     "OverlapCheck",
+    "Parallelism",
     "ParameterInfo",
     "Phase",
     "Prediction",
@@ -117,9 +132,11 @@ __all__ = [
     "RecommendationStatus",
     "Report",
     "RunManifest",
+    "SettingEstimate",
     "Severity",
     "StepProfile",
     "StepSummary",
+    "Straggler",
     "StreamIdle",
     "StreamQueue",
     "Struct",
@@ -129,6 +146,7 @@ __all__ = [
     "VerdictCode",
     "WaterfallTerm",
     "Wrapper",
+    "encode_json",
     "read_json",
     "read_report",
     "write_json",

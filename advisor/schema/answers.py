@@ -8,14 +8,15 @@ from advisor.schema.base import (
     SCHEMA_VERSION,
     AlarmCode,
     Estimate,
+    Parallelism,
     RecommendationStatus,
     Severity,
     Struct,
     VerdictCode,
 )
 from advisor.schema.holistic import Holistic
-from advisor.schema.measured import BucketSummary, CollectiveSummary, RankSummary, StepSummary
-from advisor.schema.models import Calibration, CommModel, StepProfile
+from advisor.schema.measured import BucketSummary, CollectiveSummary, RankSummary, StepSummary, Straggler
+from advisor.schema.models import Calibration, CommModel, Interference, StepProfile
 from advisor.schema.run import DDPConfig, RunManifest
 
 
@@ -39,6 +40,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
     evidence: tuple[Evidence, ...]
     ceiling_ns: Estimate | None
     """The replayed step with free communication."""
+    observed_ceiling_ns: Estimate | None = None
+    """The observed step minus what blocked it."""
 
 
 class BucketSpan(Struct, frozen=True, kw_only=True):
@@ -94,10 +97,14 @@ class Alarm(Struct, frozen=True, kw_only=True):
     code: AlarmCode
     severity: Severity
     message: str
+    """What is wrong, in one sentence."""
     fix: str
+    """What to do, in one sentence."""
     ranks: tuple[int, ...]
     steps: tuple[int, ...]
     evidence: tuple[Evidence, ...]
+    code_fix: str = ""
+    """What to do as code, where that is short."""
 
 
 class Baseline(Struct, frozen=True, kw_only=True):
@@ -120,6 +127,8 @@ class QualityNote(Struct, frozen=True, kw_only=True):
 
     message: str
     file: str | None = None
+    left_out: bool = False
+    """Whether it is about files that could not be read and of which the report knows nothing."""
 
 
 class SweepArm(Struct, frozen=True, kw_only=True):
@@ -168,6 +177,11 @@ class Report(Struct, frozen=True, kw_only=True):
     buckets: tuple[BucketSummary, ...]
     collectives: tuple[CollectiveSummary, ...]
     ranks: tuple[RankSummary, ...]
+    parallelism: Parallelism = "unknown"
+    """How the job trains on several ranks, as far as the traces tell it."""
+    straggler: Straggler | None = None
+    interference: Interference | None = None
+    """None where no work ran both beside communication and without any."""
     sweep: Sweep | None = None
     holistic: Holistic | None = None
     """None where HolisticTraceAnalysis was not to be asked."""

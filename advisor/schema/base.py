@@ -12,6 +12,7 @@ Basis = Literal["measured", "fitted", "extrapolated"]
 Backend = Literal["gloo", "nccl", "unknown"]
 Wrapper = Literal["bucketed", "torch", "unknown"]
 DeviceType = Literal["cpu", "cuda"]
+Parallelism = Literal["ddp", "fsdp", "deepspeed", "tensor_parallel", "hand_written", "unknown"]
 Phase = Literal["data", "forward", "backward", "gradient_finish", "optimizer", "other"]
 VerdictCode = Literal[
     "host_bound", "input_bound", "straggler", "compute_bound", "latency_bound", "bandwidth_bound", "balanced",
@@ -23,7 +24,7 @@ AlarmCode = Literal[
     "harmful_environment", "cap_unit_suspect", "partial_synchronization",
 ]  # fmt: skip
 Severity = Literal["error", "warning"]
-CollectiveRole = Literal["bucket", "buffer", "unused_parameter_mark", "join", "other"]
+CollectiveRole = Literal["bucket", "buffer", "unused_parameter_mark", "join", "sync_batch_norm", "other"]
 RecommendationStatus = Literal["predicted", "confirmed", "refuted", "undecided"]
 
 

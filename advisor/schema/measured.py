@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from advisor.schema.base import CollectiveRole, DeviceType, Estimate, Struct
+from advisor.schema.base import CollectiveRole, DeviceType, Estimate, Phase, Struct
 
 
 class StepSummary(Struct, frozen=True, kw_only=True):
@@ -32,6 +32,17 @@ class StepSummary(Struct, frozen=True, kw_only=True):
     """Where the step's last backward began, relative to the step's start; only the timeline chart needs it."""
     backward_end_ns: int | None = None
     """Where its compute ended."""
+    num_micro_steps: int = 1
+    """Backwards of this step."""
+    wait_ns: int | None = None
+    """Waiting for ranks that arrived later at a collective; None while a peer's trace is missing."""
+    copy_ns: int = 0
+    """GPU: copies and fills with neither computation nor communication beside them."""
+    idle_ns: int = 0
+    """Neither computation nor communication nor copies. compute + exposed + copy + idle = duration, exactly."""
+    copy_back_ns: int = 0
+    """The host's time for copying averages out of the buckets into the gradients; none with gradients as views."""
+    num_copies_back: int = 0
 
 
 class BucketSummary(Struct, frozen=True, kw_only=True):
@@ -68,6 +79,8 @@ class CollectiveSummary(Struct, frozen=True, kw_only=True):
     count_per_step: float
     duration_ns: Estimate
     transfer_ns: Estimate | None
+    skew_ns: Estimate | None = None
+    """From the first rank's arrival to the last one's; None while a peer's trace is missing."""
 
 
 class RankSummary(Struct, frozen=True, kw_only=True):
@@ -87,3 +100,25 @@ class RankSummary(Struct, frozen=True, kw_only=True):
     """First collectives after the profiler started, set aside."""
     mean_lateness_ns: float | None
     """How much later than the first rank this one arrives at a bucket."""
+    wait_ns: Estimate | None = None
+    """How long this rank waits for later ones in a step."""
+    blame_ns: Estimate | None = None
+    """How long all others wait for this rank alone in a step."""
+    clock_offset_ns: int | None = None
+    """Its clock minus the first rank's, as the ends of collectives tell it."""
+    clock_residual_ns: int | None = None
+    """How far apart nine in ten ends still are on aligned clocks: the uncertainty of who arrived when."""
+
+
+class Straggler(Struct, frozen=True, kw_only=True):
+    """The rank that the others wait for."""
+
+    rank: int
+    last_fraction: float
+    """The share of the steps in which the others wait for this rank longer than for any other."""
+    delay_ns: Estimate
+    """How long all others wait for it alone in a step."""
+    step_fraction: float
+    phase: Phase | None
+    """Where it works longer than the others; None where no phase explains half of the delay."""
+    phase_excess_ns: int

@@ -106,3 +106,16 @@ class Calibration(Struct, frozen=True, kw_only=True):
     baseline_residual_fraction: Estimate
     assumed: tuple[str, ...] = ()
     """Terms that could not be calibrated, and what was taken instead."""
+
+
+class Interference(Struct, frozen=True, kw_only=True):
+    """How much slower the same work runs beside communication, which so is not free even where it is hidden."""
+
+    slowdown: Estimate
+    """Time of the same operators or kernels beside communication over their time alone."""
+    tax_ns: Estimate
+    """What that costs a step."""
+    num_executions: int
+    """Executions beside communication of work that also ran without any."""
+    compared_fraction: float
+    """Their share of the compute time beside communication."""

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.intervals import build_intervals, clip, difference, intersection, total, union
+from advisor.stragglers import find_waiting
 from advisor.summaries import summarize_steps
 from advisor.timeline import StepTimeline
 from tests.trace_builders import RankTrace, lay_out
@@ -82,11 +83,13 @@ def test_the_parts_of_a_step_are_the_step(trace: RankTrace) -> None:
             difference(window, union(compute, communication)),
         )
         assert sum(map(total, parts)) == step.end_ns - step.start_ns
-    for row in summarize_steps(front.observations, front.schedules):
+    for row in summarize_steps(front.observations, front.schedules, find_waiting(front.matched)):
         shares = (row.data_ns, row.forward_ns, row.backward_ns, row.blocking_ns, row.optimizer_ns, row.other_ns)
         assert min(shares) >= 0
         assert sum(shares) == row.duration_ns
         assert row.exposed_ns + row.overlap_ns == row.communication_ns
+        assert row.compute_ns + row.exposed_ns + row.copy_ns + row.idle_ns == row.duration_ns
+        assert min(row.copy_ns, row.idle_ns) >= 0
 
 
 @settings(max_examples=15)

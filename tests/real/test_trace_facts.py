@@ -221,7 +221,8 @@ def test_torchrecs_straggler_is_the_rank_that_never_waits(observe: Observe) -> N
 
 def test_nanogpt_is_no_ddp_and_its_ranks_match_but_for_the_windows_start(observe: Observe) -> None:
     ranks = observe(H100)
-    assert not any(rank.is_ddp or rank.exchanges for rank in ranks)
+    assert {rank.parallelism for rank in ranks} == {"hand_written"}
+    assert not any(rank.exchanges for rank in ranks)
     durations = [duration_us(c) for rank in ranks for c in rank.collectives if c.num_elements == 38_633_472]
     assert (round(min(durations)), round(max(durations))) == (223, 6433)
     assert 276 <= median(durations) < 278
@@ -233,7 +234,7 @@ def test_nanogpt_is_no_ddp_and_its_ranks_match_but_for_the_windows_start(observe
 
 def test_one_all_reduce_without_steps(observe: Observe) -> None:
     ranks = observe(RTX4090)
-    assert [(rank.backend, rank.step_source, rank.is_ddp) for rank in ranks] == [("nccl", "window", False)] * 2
+    assert [(rank.backend, rank.step_source, rank.parallelism) for rank in ranks] == [("nccl", "window", "unknown")] * 2
     (only,) = match(ranks)
     assert [(c.num_bytes, duration_us(c)) for c in only.members] == [(400, 7.424), (400, 11264.642)]
     assert only.complete
@@ -243,7 +244,7 @@ def test_one_all_reduce_without_steps(observe: Observe) -> None:
 def test_a_sample_of_a_large_job_says_what_is_missing(observe: Observe, read: Read) -> None:
     assert any(note.message.startswith("126 of 128 ranks are missing (2, 3,") for note in read(SAMPLED).notes)
     for rank in observe(SAMPLED):
-        assert (rank.world_size, rank.is_ddp, [step.number for step in rank.steps]) == (128, True, [551, 552])
+        assert (rank.world_size, rank.parallelism, [step.number for step in rank.steps]) == (128, "ddp", [551, 552])
         assert all(c.num_bytes > 0 for c in rank.collectives)
 
 
@@ -252,7 +253,7 @@ def test_a_bare_array_of_2022_holds_gloos_collectives_without_sizes(trace_corpus
     path.write_bytes((trace_corpus / LEGACY / "ref.json").read_bytes())
     (trace,) = read_run([path]).traces
     rank = observe_rank(trace)
-    assert (rank.backend, rank.device_type, rank.step_source, rank.is_ddp) == ("gloo", "cpu", "window", True)
+    assert (rank.backend, rank.device_type, rank.step_source, rank.parallelism) == ("gloo", "cpu", "window", "ddp")
     assert [(c.kind, duration_us(c), c.num_bytes) for c in rank.collectives] == [
         ("broadcast", 188, -1),
         ("all_reduce", 11717, -1),

@@ -16,7 +16,7 @@ def analyze_job(job: Job, config: DDPConfig) -> Analysis:
     replayed = check_baseline(job, config, exactly(1)).replayed_ns
     return Analysis(
         config=config,
-        is_ddp=True,
+        parallelism="ddp",
         world_size=2,
         steps=(),
         buckets=(),

@@ -14,6 +14,7 @@ from advisor.collectives import (
     find_collectives,
     find_common_order,
     match_collectives,
+    measure_residuals,
 )
 from tests.trace_builders import ALL_REDUCE_KERNEL, NCCL_STREAM, RankTrace, describe_collective
 
@@ -205,7 +206,7 @@ def test_sequence_numbers_tell_collectives_apart_that_nothing_else_does() -> Non
 def test_groups_kinds_and_sizes_are_never_mixed() -> None:
     first = [collective(0, 100), collective(0, 200, kind="broadcast"), collective(0, 300, process_group="1")]
     second = [collective(1, 100, 65), collective(1, 200, kind="all_gather"), collective(1, 300, process_group="2")]
-    assert [len(match.members) for match in match_collectives([first, second], world_size=2)] == [1, 1, 1]
+    assert [len(match.members) for match in match_collectives([first, second], world_size=2)] == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("clock_us", [0, 5000, EPOCH_US])
@@ -223,11 +224,55 @@ def test_waiting_is_told_from_transfer(clock_us: int) -> None:
 
 
 def test_clocks_are_aligned_on_the_median_end() -> None:
-    ends = (100, 200, 300)
+    ends = (50, 100, 200, 300)  # the first of which tells about the profiler's start
     first = [collective(0, end) for end in ends]
-    second = [collective(1, end + 5000 + error) for end, error in zip(ends, (-1, 0, 90), strict=True)]
+    second = [collective(1, end + 5000 + error) for end, error in zip(ends, (400, -1, 0, 90), strict=True)]
     (offset,) = {match.offsets_ns for match in match_collectives([first, second], world_size=2)}
     assert offset == (0, 5_000_000)
+
+
+def test_a_clock_that_gains_is_aligned_all_along() -> None:
+    # 10 µs gained a second, over 3 seconds: an offset alone would be off by 15 µs at either end.
+    moments = [100_000 * k for k in range(1, 31)]
+    ranks = [[collective(rank, t * (1 + 1e-5 * rank) + 5000 * rank) for t in moments] for rank in (0, 1)]
+    matched = match_collectives(ranks, world_size=2)
+    assert max(abs(m.arrivals_ns[1] - m.arrivals_ns[0]) for m in matched) < 10
+    assert measure_residuals(matched)[1] < 10
+
+
+def test_the_residual_says_how_well_ends_agree() -> None:
+    first = [collective(0, 100 * k) for k in range(11)]
+    second = [collective(1, 100 * k + 5000 + (k % 2 or -1)) for k in range(11)]
+    assert measure_residuals(match_collectives([first, second], world_size=2)) == {1: 1000}
+
+
+def test_groups_that_lack_ranks_are_complete_with_their_own() -> None:
+    # Ranks 0 and 1 exchange in one group, 2 and 3 in another one, all four of them in the first.
+    ranks = [
+        [
+            collective(rank, 100 + 1000 * rank),
+            *(collective(rank, t + 1000 * rank, process_group=str(1 + rank // 2)) for t in (200, 300)),
+        ]
+        for rank in range(4)
+    ]
+    matched = match_collectives(ranks, world_size=4)
+    assert sorted([m.rank for m in match.members] for match in matched) == [
+        [0, 1],
+        [0, 1],
+        [0, 1, 2, 3],
+        [2, 3],
+        [2, 3],
+    ]
+    for match in matched:
+        assert match.complete
+        assert match.offsets_ns == tuple(1_000_000 * member.rank for member in match.members)
+    assert not any(match.complete for match in match_collectives(ranks[:3], world_size=4))  # who else is in group 2?
+
+
+def test_the_size_of_a_group_is_read_where_it_is_written() -> None:
+    ranks = [[collective(rank, t, process_group="1", group_size=2) for t in (100, 200)] for rank in (0, 1)]
+    assert all(match.complete for match in match_collectives(ranks, world_size=8))
+    assert not any(match.complete for match in match_collectives(ranks[:1], world_size=8))
 
 
 def test_an_arrival_lies_within_the_members_span() -> None:
@@ -245,7 +290,7 @@ def test_a_rank_alone_is_complete_only_in_a_world_of_one() -> None:
     alone = [collective(0, 100)]
     assert [match.complete for match in match_collectives([alone], world_size=1)] == [True]
     assert [match.complete for match in match_collectives([alone], world_size=2)] == [False]
-    assert match_collectives([[], alone], world_size=2) == []
+    assert [match.complete for match in match_collectives([[], alone], world_size=2)] == [False]
 
 
 # --------------------------------------------------------------------------------------------------------- bytes

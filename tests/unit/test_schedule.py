@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from advisor.collectives import Collective
 from advisor.exchange import classify_collective
 from advisor.schedule import StepSchedule
 from advisor.schema import BucketSummary, CollectiveRole
-from tests.trace_builders import RankTrace, describe_collective, lay_out
+from tests.trace_builders import NODE, RankTrace, describe_collective, lay_out
 
 
 def blocking_spans(schedule: StepSchedule) -> list[tuple[int, int]]:
@@ -49,6 +50,10 @@ def us(bucket: BucketSummary, *names: str) -> list[int | None]:
         ({"phase": "backward", "kind": "broadcast"}, "other"),
         ({"phase": "backward", "kind": "reduce_scatter"}, "other"),
         ({"phase": "backward", "kind": None}, "other"),
+        ({"phase": "backward", "node": NODE + "torch::autograd::AccumulateGrad"}, "bucket"),
+        ({"phase": "backward", "node": NODE + "CompiledFunctionBackward"}, "bucket"),
+        ({"phase": "backward", "node": NODE + "SyncBatchNormBackward"}, "sync_batch_norm"),
+        ({"phase": "backward", "node": NODE + "_ReduceFromModelParallelRegionBackward"}, "other"),
     ],
 )
 def test_what_a_collective_is_for(fields: dict[str, Any], role: CollectiveRole) -> None:
@@ -155,6 +160,23 @@ def test_a_mark_of_unused_parameters_and_a_join_are_no_buckets() -> None:
     trace = cpu_rank()
     trace.gloo(495, 702, 705, 16, dtype="int")
     trace.gloo(12, 13, 14, 1)
+    (schedule,) = lay_out(trace).schedules
+    assert [bucket.num_elements for bucket in schedule.buckets] == [100, 50, 25]
+
+
+def test_what_batch_norm_exchanges_in_backward_is_no_bucket() -> None:
+    trace = cpu_rank()
+    trace.node(105, 195, "SyncBatchNormBackward")
+    trace.gloo(150, 160, 180, 128)
+    front = lay_out(trace)
+    assert [bucket.num_elements for bucket in front.schedules[0].buckets] == [100, 50, 25]
+    assert Counter(classify_collective(c) for c in front.observations[0].collectives)["sync_batch_norm"] == 1
+
+
+def test_a_metric_and_a_norm_that_are_reduced_after_backward_are_no_buckets() -> None:
+    trace = cpu_rank()
+    trace.gloo(720, 725, 730, 1)
+    trace.gloo(740, 745, 750, 512)
     (schedule,) = lay_out(trace).schedules
     assert [bucket.num_elements for bucket in schedule.buckets] == [100, 50, 25]
 

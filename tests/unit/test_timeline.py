@@ -219,16 +219,7 @@ def test_our_own_wrapper_is_read_from_its_marks() -> None:
     trace.add("user_annotation", "bucketed_ddp::copy_back#0", 210, 230)
     trace.optimizer(300, 400)
     timeline = trace.lay_out()
-    assert timeline.is_ddp
     assert ("gradient_finish", 100, 230) in phases(timeline.steps[0])
-
-
-def test_ddp_is_told_by_what_it_writes() -> None:
-    trace = RankTrace()
-    trace.operator("aten::mm", 0, 1)
-    assert not trace.lay_out().is_ddp
-    trace.copy_back(2, 3)
-    assert trace.lay_out().is_ddp
 
 
 # ----------------------------------------------------------------------------------------------------------- GPU

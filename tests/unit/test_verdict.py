@@ -5,7 +5,7 @@ import pytest
 
 from advisor.recommend import recommend
 from advisor.replay import check_baseline
-from advisor.schema import BucketSummary, StepSummary, VerdictCode
+from advisor.schema import BucketSummary, StepSummary, Straggler, VerdictCode
 from advisor.verdict import Analysis, judge, summarize_step_time
 from tests.job_builders import MS, build_comm_model, build_config, build_job, exactly
 
@@ -16,7 +16,7 @@ def build_step(rank: int = 0, step: int = 2, **parts_ms: float) -> StepSummary:
     """A step of 100 ms; what the named parts leave is backward."""
     parts = {f"{name}_ns": round(ms * MS) for name, ms in parts_ms.items()}
     named = sum(parts.get(f"{name}_ns", 0) for name in ("data", "forward", "blocking", "optimizer", "other"))
-    names = "data forward blocking optimizer other compute overlap exposed host_bound"
+    names = "data forward blocking optimizer other compute overlap exposed host_bound wait"
     zero = {f"{name}_ns": 0 for name in names.split()}
     fields = {**zero, "communication_ns": 1, **parts, "backward_ns": STEP_MS * MS - named}
     return StepSummary(rank=rank, step=step, start_ns=0, duration_ns=STEP_MS * MS, num_syncs=1, **fields)
@@ -48,7 +48,7 @@ def build_bucket(
 def build_analysis(steps: list[StepSummary], buckets: list[BucketSummary], /, **changes: object) -> Analysis:
     fields: dict[str, object] = {
         "config": build_config(),
-        "is_ddp": True,
+        "parallelism": "ddp",
         "world_size": 2,
         "steps": tuple(steps),
         "buckets": tuple(buckets),
@@ -81,26 +81,77 @@ def test_the_first_threshold_that_is_crossed_decides(
     assert judge(analysis).code == code
 
 
-def test_the_straggler_is_the_rank_that_does_not_wait() -> None:
-    """Rank 0 waits 30 of 40 ms in three steps of three: rank 1 is the culprit, though its collectives are short."""
-    steps = [build_step(rank, step, blocking=30) for step in (2, 3, 4) for rank in (0, 1)]
-    buckets = [build_bucket(0, step, length_ms=40, wait_ms=30) for step in (2, 3, 4)]
-    buckets += [build_bucket(1, step, length_ms=10) for step in (2, 3, 4)]
-    verdict = judge(build_analysis(steps, buckets))
+def build_straggler(**changes: object) -> Straggler:
+    fields = {"rank": 1, "last_fraction": 1.0, "delay_ns": exactly(30 * MS), "step_fraction": 0.3, **changes}
+    return Straggler(**{"phase": "backward", "phase_excess_ns": 30 * MS, **fields})  # type: ignore[arg-type]
+
+
+def wait_in_turns(wait_ms: float, communication_ms: float) -> list[StepSummary]:
+    """Rank 0 waits in each of three steps; rank 1 does not."""
+    waits = ((rank, step, wait_ms * (rank == 0)) for step in (2, 3, 4) for rank in (0, 1))
+    return [
+        build_step(rank, step, blocking=20, wait=wait, communication=communication_ms) for rank, step, wait in waits
+    ]
+
+
+def test_a_straggler_is_named_with_its_delay_and_the_phase_that_loses_it() -> None:
+    """30 of rank 0's 40 ms of communication, and none of rank 1's 10, are waiting."""
+    steps = wait_in_turns(30, 25)
+    verdict = judge(build_analysis(steps, [build_bucket(length_ms=40)], straggler=build_straggler()))
     assert verdict.code == "straggler"
-    assert verdict.message.startswith("Rank 1 ")
+    assert verdict.message.startswith("Rank 1 is late in 100 % of the steps, by 30 ms that it loses in backward")
 
 
-def test_ranks_that_are_late_in_turn_are_no_stragglers() -> None:
-    steps = [build_step(rank, step, blocking=30) for step in (2, 3) for rank in (0, 1)]
-    buckets = [build_bucket(late, step, length_ms=10) for late, step in ((0, 2), (1, 3))]
-    buckets += [build_bucket(1 - late, step, length_ms=40, wait_ms=30) for late, step in ((0, 2), (1, 3))]
-    assert judge(build_analysis(steps, buckets)).code != "straggler"
+@pytest.mark.parametrize(
+    ("wait_ms", "communication_ms", "straggler", "code"),
+    [
+        (30, 40, {}, "bandwidth_bound"),  # 30 of 80 ms of communication
+        (4, 4, {}, "bandwidth_bound"),  # 4 of 100 ms of the step
+        (30, 25, {"last_fraction": 0.7}, "bandwidth_bound"),  # ranks that are late in turn
+        (30, 25, {"last_fraction": 0.75}, "straggler"),
+    ],
+)
+def test_a_straggler_must_matter(
+    wait_ms: float, communication_ms: float, straggler: dict[str, object], code: VerdictCode
+) -> None:
+    analysis = build_analysis(
+        wait_in_turns(wait_ms, communication_ms),
+        [build_bucket(length_ms=25, blocking_ms=20)],
+        straggler=build_straggler(**straggler),
+        comm_model=build_comm_model(0, 1),
+    )
+    assert judge(analysis).code == code
+
+
+def test_a_straggler_is_told_without_any_bucket_too() -> None:
+    assert judge(build_analysis(wait_in_turns(30, 25), [], straggler=build_straggler())).code == "straggler"
+
+
+def test_what_is_no_ddp_is_called_by_its_name() -> None:
+    said = {
+        parallelism: judge(build_analysis([build_step()], [], parallelism=parallelism)).message
+        for parallelism in ("fsdp", "deepspeed", "tensor_parallel", "hand_written", "unknown")
+    }
+    for parallelism, word in {
+        "fsdp": "FSDP",
+        "deepspeed": "DeepSpeed",
+        "tensor_parallel": "tensor parallelism",
+    }.items():
+        assert word in said[parallelism]
+    assert len(set(said.values())) == 5
+
+
+def test_the_observed_ceiling_is_the_step_without_what_blocks() -> None:
+    """Steps of 100 ms that block 20 and 30 on rank 0, and nothing on rank 1: 90 and 85 ms in the mean."""
+    steps = [build_step(0, 2, blocking=20), build_step(1, 2), build_step(0, 3, blocking=30), build_step(1, 3)]
+    ceiling = judge(build_analysis(steps, [build_bucket(length_ms=25, blocking_ms=20)])).observed_ceiling_ns
+    assert ceiling is not None
+    assert ceiling.value == 87.5 * MS
 
 
 @pytest.mark.parametrize(
     ("changes", "code"),
-    [({"world_size": 1}, "single_rank"), ({"is_ddp": False}, "not_ddp"), ({"buckets": ()}, "unknown")],
+    [({"world_size": 1}, "single_rank"), ({"parallelism": "unknown"}, "not_ddp"), ({"buckets": ()}, "unknown")],
 )
 def test_what_is_no_ddp_run_is_said_first(changes: dict[str, object], code: VerdictCode) -> None:
     analysis = build_analysis([build_step()], [build_bucket(length_ms=1)], **changes)
