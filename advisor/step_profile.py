@@ -95,22 +95,22 @@ def gradients_fill_buckets(schedule: StepSchedule) -> bool:
     return sent == sum(g.num_bytes // ITEM_BYTES.get(g.dtype, 4) for g in gradients)
 
 
-def _find_common_starts(schedules: Sequence[StepSchedule]) -> dict[int, float]:
+def _find_common_starts(schedules: Sequence[StepSchedule]) -> dict[int, int]:
     """Per step, the mean over the ranks of its start, on the reference rank's clock."""
     starts: dict[int, list[int]] = {}
     for schedule in schedules:
         start = schedule.exchange.step.start_ns - schedule.clock_offset_ns
         starts.setdefault(schedule.step, []).append(start)
-    return {step: float(np.mean(times)) for step, times in starts.items()}
+    return {step: sum(times) // len(times) for step, times in starts.items()}
 
 
 def _clean_step(
-    observation: RankObservation, schedule: StepSchedule, units: Sequence[GradientReady], context: tuple[float, float]
+    observation: RankObservation, schedule: StepSchedule, units: Sequence[GradientReady], context: tuple[float, int]
 ) -> _CleanStep:
     slowdown, common_start = context
     exchange = schedule.exchange
     step, backward = exchange.step, exchange.backward
-    observed = np.array([*(g.ready_device_ns for g in units), backward.end_ns - backward.start_ns], dtype=np.float64)
+    observed = np.array([*(g.ready_device_ns for g in units), backward.end_ns - backward.start_ns], dtype=np.int64)
     on_cpu = observation.device_type == "cpu"
     launches = exchange.launch_spans if on_cpu else exchange.launch_spans[:0]
     launching = measure_coverage(launches)
