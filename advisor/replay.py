@@ -30,6 +30,7 @@ from advisor.schema import (
     CommModel,
     DDPConfig,
     Estimate,
+    GradientReady,
     Prediction,
     StepProfile,
 )
@@ -190,9 +191,9 @@ def replay_scenarios(job: Job, config: DDPConfig, scenarios: Sequence[Scenario])
     ready = [gradient.ready_device_ns for gradient in gradients]
     buckets = bucket_gradients(job.profile, config)
     work = [float(t) for t in np.maximum.accumulate([max(ready[i] for i in bucket) for bucket in buckets])]
-    sizes = [sum(_wire_bytes(gradients[i].num_bytes, gradients[i].dtype, config) for i in b) for b in buckets]
+    sizes = [sum(count_wire_bytes(gradients[i], config) for i in b) for b in buckets]
     backward = job.profile.slowest.backward_ns
-    free = config.world_size == 1 or config.comm_hook == "noop"
+    free = sends_nothing(config)
     concurrency = job.calibration.concurrency
     return [
         replay_backward(work, sizes, backward, concurrency, free_communication(s) if free else s) for s in scenarios
@@ -220,10 +221,16 @@ def free_communication(scenario: Scenario) -> Scenario:
     return Scenario(0.0, 0.0, 1.0, 1.0, scenario.copy_out_ns_per_byte, scenario.launch_ns)
 
 
-def _wire_bytes(num_bytes: int, dtype: str, config: DDPConfig) -> float:
+def sends_nothing(config: DDPConfig) -> bool:
+    """Whether nothing goes over the wire: one rank alone, or the hook that only measures the ceiling."""
+    return config.world_size == 1 or config.comm_hook == "noop"
+
+
+def count_wire_bytes(gradient: GradientReady, config: DDPConfig) -> float:
+    """Bytes of a gradient on the wire, after a hook that casts."""
     width = WIRE_BYTES.get(config.comm_hook)
-    own = {"float16": 2, "bfloat16": 2, "float64": 8}.get(dtype, 4)
-    return num_bytes if width is None else num_bytes * width / own
+    own = {"float16": 2, "bfloat16": 2, "float64": 8}.get(gradient.dtype, 4)
+    return gradient.num_bytes if width is None else gradient.num_bytes * width / own
 
 
 # ------------------------------------------------------------------------------------------------- uncertainty

@@ -1,6 +1,7 @@
 """Numbers and names as a person reads them, rounded to what is known; every renderer goes through here.
 
-Sizes are in binary units (KiB, MiB, GiB), because `bucket_cap_mb` means MiB; rates, where there are any, in 1e9 per s.
+Sizes of buckets are in binary units (KiB, MiB, GiB), because `bucket_cap_mb` means MiB; rates, traffic and memory in
+powers of ten, as links and devices are sold.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from advisor.schema import Estimate
 UNKNOWN = "–"
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _TIME_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
+_TRAFFIC_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 _BYTE_UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~$:^&])")
 
@@ -81,6 +83,13 @@ def format_bytes(num_bytes: float) -> str:
     scale, unit = next(((scale, unit) for scale, unit in _BYTE_UNITS if abs(num_bytes) >= scale), (1, "B"))
     number = num_bytes / scale
     return f"{number:.0f} {unit}" if number.is_integer() else f"{_significant(number)} {unit}"
+
+
+def format_traffic(num_bytes: float) -> str:
+    """What is sent or must fit, with three significant digits in powers of ten: 27 562 500 000 is `27.6 GB`."""
+    scale, unit = next(((scale, unit) for scale, unit in _TRAFFIC_UNITS if abs(num_bytes) >= scale), (1.0, "B"))
+    number = num_bytes / scale
+    return f"{number:.0f} {unit}" if float(number).is_integer() else f"{_significant(number)} {unit}"
 
 
 def format_fraction(fraction: float | None) -> str:

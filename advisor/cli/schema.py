@@ -12,7 +12,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def schema(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="One of report, manifest, prediction, config.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="One of report, manifest, prediction, config, estimate.")],
 ) -> None:
     """Print the JSON schema of a file this tool writes."""
     import json

@@ -11,23 +11,30 @@ from advisor.errors import InputError, SchemaVersionError
 from advisor.schema.answers import Prediction, Report
 from advisor.schema.base import SCHEMA_VERSION, Struct
 from advisor.schema.run import DDPConfig, RunManifest
+from advisor.schema.sketch import JobEstimate
 
 PUBLISHED: dict[str, type[Struct]] = {
     "report": Report,
     "manifest": RunManifest,
     "prediction": Prediction,
     "config": DDPConfig,
+    "estimate": JobEstimate,
 }
 """The structs whose JSON schema `ddp-advisor schema NAME` prints."""
 
 T = TypeVar("T", bound=Struct)
 
 
+def encode_json(value: Struct) -> str:
+    """`value` as indented JSON with a line break at its end."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
+
+
 def write_json(value: Struct, path: Path) -> None:
     """Writes `value` as indented JSON, whole or not at all (through a temporary file beside it)."""
     temporary = path.with_name(path.name + ".partial")
     try:
-        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+        temporary.write_text(encode_json(value), encoding="utf-8")
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

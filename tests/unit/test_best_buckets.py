@@ -72,14 +72,21 @@ def test_the_best_buckets_equal_brute_force() -> None:
         least = min(finish_on_one_channel(ready, num_bytes, cost, ends) for ends in all_buckets(num))
         assert best.finish == pytest.approx(least, rel=1e-12)
         assert finish_on_one_channel(ready, num_bytes, cost, best.ends) == pytest.approx(least, rel=1e-12)
+        fewer = [tuple(e for e in best.ends if e != border) for border in best.ends[:-1]]
+        assert all(finish_on_one_channel(ready, num_bytes, cost, ends) > best.finish for ends in fewer)
         merged = merge_gradients(ready, num_bytes, alpha=alpha, beta=beta)
         greedy = finish_on_one_channel(ready, num_bytes, line(alpha, beta), merged)
         assert greedy >= find_best_buckets(ready, num_bytes, line(alpha, beta)).finish - 1e-9
 
 
 def test_without_latency_every_gradient_goes_alone_and_with_much_of_it_all_go_together() -> None:
-    assert find_best_buckets([1, 2, 3], [1, 1, 1], line(0, 0.5)).ends == (1, 2, 3)
-    assert find_best_buckets([1, 2, 3], [1, 1, 1], line(100, 0.5)).ends == (3,)
+    assert find_best_buckets([0, 1, 2], [1, 1, 1], line(0, 1)).ends == (1, 2, 3)
+    assert find_best_buckets([0, 1, 2], [1, 1, 1], line(100, 1)).ends == (3,)
+
+
+def test_a_border_that_nothing_needs_is_left_out() -> None:
+    """Half a second each, ready a second apart: the first two may wait for each other, the last one is alone."""
+    assert find_best_buckets([1, 2, 3], [1, 1, 1], line(0, 0.5)).ends == (2, 3)
 
 
 def test_no_bucket_ends_behind_a_gradient_without_bytes() -> None:

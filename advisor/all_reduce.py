@@ -1,0 +1,29 @@
+"""What an all-reduce among P ranks takes on paper: what each rank sends, and how many messages follow each other.
+
+A ring passes every piece around twice, a tree reduces upwards and broadcasts downwards. Both make every rank send
+nearly twice the data, and differ in the number of messages that wait for each other.
+
+    4 GB: 8 ranks send 2 · 7/8 · 4 = 7 GB each, 16 ranks 7.5 GB; a ring takes 14 and 30 messages, a tree 6 and 8
+
+**Source**: Thakur, Rabenseifner and Gropp, Optimization of Collective Communication Operations in MPICH (2005);
+Patarasuk and Yuan, Bandwidth Optimal All-reduce Algorithms (2009); NCCL's double binary trees (NVIDIA, 2019).
+"""
+
+from __future__ import annotations
+
+import math
+
+
+def traffic_factor(world_size: int) -> float:
+    """What each rank sends over what is reduced: 2 (P - 1) / P."""
+    return 2 * (world_size - 1) / world_size
+
+
+def count_ring_messages(world_size: int) -> float:
+    """Messages that follow each other in a ring: 2 (P - 1)."""
+    return 2.0 * (world_size - 1)
+
+
+def count_tree_messages(world_size: int) -> float:
+    """Messages that follow each other in a binary tree: 2 log2 P."""
+    return 2 * math.log2(world_size)

@@ -1,0 +1,231 @@
+"""The step of a job that exists only as a sketch: layers, a link and a few times, through the same replay as a trace.
+
+    four layers of 3 MB, backward 8 ms, 1 GB/s, two ranks, every layer a bucket: they are ready at 2, 4, 6 and 8 ms and
+    take 3 ms each, so they end at 5, 8, 11 and 14 ms and 6 ms of the last two stick out
+
+An all-reduce of n bytes on P ranks takes latency + 2 (P - 1) / P · n / bandwidth, as a ring does.
+
+**Source**: Thakur, Rabenseifner and Gropp, Optimization of Collective Communication Operations in MPICH (2005) for the
+ring; Rajbhandari et al., ZeRO (2020), section 3.1, for the bytes that mixed-precision Adam keeps a parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec.structs import replace
+
+from advisor.all_reduce import traffic_factor
+from advisor.best_buckets import find_best_buckets, list_caps_mb, search_buckets
+from advisor.bucketing import find_distinct_caps, round_cap_mb
+from advisor.errors import UsageError
+from advisor.replay import (
+    Job,
+    Scenario,
+    count_wire_bytes,
+    draw_scenarios,
+    free_communication,
+    predict,
+    replay_scenarios,
+    sends_nothing,
+    step_ns,
+)
+from advisor.schema import (
+    Calibration,
+    CommModel,
+    CommSegment,
+    DDPConfig,
+    Estimate,
+    GradientReady,
+    JobEstimate,
+    JobSketch,
+    MemoryPerRank,
+    RankProfile,
+    SettingEstimate,
+    StepProfile,
+)
+
+ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
+"""Bytes a parameter of the dtypes that a sketch may have."""
+MASTER_BYTES = 4
+"""A float32 copy of a weight that is kept in 16 bits."""
+NUM_MOMENTS = 2
+MOST_LAYERS = 1000
+
+
+def estimate_job(sketch: JobSketch, configs: Sequence[tuple[str, DDPConfig]]) -> JobEstimate:
+    """Estimates a sketched job under several settings.
+
+    Args:
+        sketch: The job.
+        configs: Settings by the name that they are to carry.
+
+    Raises:
+        UsageError: The sketch cannot be meant.
+    """
+    _check(sketch)
+    return JobEstimate(
+        sketch=sketch,
+        memory=count_memory(sketch),
+        settings=tuple(_estimate_setting(name, sketch, config) for name, config in configs),
+    )
+
+
+def find_best_configs(sketch: JobSketch, config: DDPConfig) -> tuple[DDPConfig, DDPConfig]:
+    """The best uniform cap, and the best `bucket_cap_mb_list`: exact on one channel, else searched with replay.
+
+    Of settings with the same step the one with fewest buckets wins.
+
+    Raises:
+        UsageError: The sketch cannot be meant.
+    """
+    _check(sketch)
+    job = build_job(sketch, config.world_size)
+    sizes = [gradient.num_bytes for gradient in job.profile.slowest.gradients]
+    ready = [gradient.ready_device_ns for gradient in job.profile.slowest.gradients]
+    scenario = _find_scenario(job, config)
+
+    def judge(candidate: DDPConfig) -> tuple[float, int]:
+        run = replay_scenarios(job, candidate, [scenario])[0]
+        return round(step_ns(job, candidate, run), 3), len(run.ends)
+
+    caps = [round_cap_mb(low, high) for low, high in find_distinct_caps(sizes, [sketch.dtype] * len(sizes))]
+    best_cap = min((replace(config, bucket_cap_mb=cap, bucket_cap_mb_list=None) for cap in caps), key=judge)
+
+    def of_list(ends: tuple[int, ...]) -> DDPConfig:
+        return replace(config, bucket_cap_mb=None, bucket_cap_mb_list=list_caps_mb(sizes, ends))
+
+    first = job.profile.slowest.gradients[0]
+    alpha = scenario.alpha_ns
+    beta = scenario.beta_ns_per_byte * count_wire_bytes(first, config) / first.num_bytes
+    if sketch.concurrency == 1:
+        best = find_best_buckets(ready, sizes, lambda num_bytes: alpha + beta * num_bytes)
+    else:
+        best = search_buckets(ready, sizes, alpha_beta=(alpha, beta), evaluate=lambda ends: judge(of_list(ends))[0])
+    return best_cap, of_list(best.ends)
+
+
+def build_job(sketch: JobSketch, world_size: int) -> Job:
+    """What replay needs, from a sketch: computation without noise, and communication that disturbs nothing."""
+    parameters = np.array(sketch.layer_parameters[::-1])
+    ready_ns = np.rint(sketch.backward_ns * np.cumsum(parameters) / parameters.sum()).astype(int)
+    slowest = RankProfile(
+        rank=-1,
+        data_ns=0,
+        forward_ns=sketch.forward_ns,
+        backward_ns=sketch.backward_ns,
+        optimizer_ns=sketch.optimizer_ns,
+        other_ns=0,
+        host_bound_fraction=0.0,
+        gradients=tuple(
+            GradientReady(
+                index=index,
+                num_bytes=int(count) * ITEM_BYTES[sketch.dtype],
+                dtype=sketch.dtype,
+                ready_host_ns=int(ready),
+                ready_device_ns=int(ready),
+            )
+            for index, (count, ready) in enumerate(zip(parameters, ready_ns, strict=True))
+        ),
+    )
+    profile = StepProfile(
+        device_type="cuda", num_steps=1, num_micro_steps=1, sizes_known=True, ranks=(slowest,), slowest=slowest
+    )
+    nothing, unchanged = _assume(0.0), _assume(1.0)
+    calibration = Calibration(
+        concurrency=sketch.concurrency,
+        compute_slowdown=unchanged,
+        communication_slowdown=unchanged,
+        copy_in_ns_per_byte=nothing,
+        copy_out_ns_per_byte=nothing,
+        launch_ns=nothing,
+        host_tail_ns=nothing,
+        baseline_residual_fraction=nothing,
+        assumed=("computation and communication do not disturb each other", "copies and launches cost nothing"),
+    )
+    segment = CommSegment(
+        alpha_ns=_assume(sketch.latency_ns),
+        beta_ns_per_byte=_assume(1e9 * traffic_factor(world_size) / sketch.bandwidth_bytes_per_s),
+        from_bytes=0,
+        to_bytes=None,
+    )
+    model = CommModel(
+        process_group="",
+        kind="all_reduce",
+        dtype=sketch.dtype,
+        world_size=world_size,
+        segments=(segment,),
+        samples=(),
+        latency_known=True,
+        complete=True,
+        message="Assumed, not measured.",
+    )
+    return Job(profile, calibration, model)
+
+
+def count_memory(sketch: JobSketch) -> MemoryPerRank:
+    """Weights, gradients and Adam's state: 16 bytes a parameter, in float32 as in the usual mixed precision.
+
+    float32: 4 + 4 + 2 · 4. 16 bits: 2 + 2, a float32 copy of 4, and 2 · 4.
+    """
+    num_parameters, own = sum(sketch.layer_parameters), ITEM_BYTES[sketch.dtype]
+    copy = MASTER_BYTES if own < MASTER_BYTES else 0
+    return MemoryPerRank(
+        weights_bytes=num_parameters * own,
+        gradients_bytes=num_parameters * own,
+        optimizer_bytes=num_parameters * (copy + NUM_MOMENTS * max(own, MASTER_BYTES)),
+        buckets_bytes=num_parameters * own,
+    )
+
+
+def _estimate_setting(name: str, sketch: JobSketch, config: DDPConfig) -> SettingEstimate:
+    job = build_job(sketch, config.world_size)
+    scenario = _find_scenario(job, config)
+    prediction = predict(job, config, [scenario])
+    times = {field: _assume(getattr(prediction, field).value) for field in ("step_ns", "blocking_ns", "exposed_ns")}
+    wire_bytes = sum(count_wire_bytes(gradient, config) for gradient in job.profile.slowest.gradients)
+    return SettingEstimate(
+        name=name,
+        prediction=replace(prediction, **times),
+        communication_ns=scenario.alpha_ns * len(prediction.buckets) + scenario.beta_ns_per_byte * wire_bytes,
+        bound_ns=_bound_step(job, config, scenario),
+        traffic_bytes=0.0 if sends_nothing(config) else traffic_factor(config.world_size) * wire_bytes,
+    )
+
+
+def _bound_step(job: Job, config: DDPConfig, scenario: Scenario) -> float:
+    """The step if all gradients were one and ready when backward begins."""
+    slowest = job.profile.slowest
+    whole = replace(slowest.gradients[0], num_bytes=sum(g.num_bytes for g in slowest.gradients), ready_device_ns=0)
+    ideal = Job(replace(job.profile, slowest=replace(slowest, gradients=(whole,))), job.calibration, job.model)
+    return predict(ideal, config, [scenario]).step_ns.value
+
+
+def _find_scenario(job: Job, config: DDPConfig) -> Scenario:
+    """The one scenario of a job of which nothing is uncertain."""
+    central = draw_scenarios(job)[0]
+    return free_communication(central) if sends_nothing(config) else central
+
+
+def _assume(value: float) -> Estimate:
+    return Estimate(value=value, low=value, high=value, basis="extrapolated")
+
+
+def _check(sketch: JobSketch) -> None:
+    """Refuses what cannot be meant.
+
+    Raises:
+        UsageError: There are no layers, too many, empty ones, a negative time, no bandwidth or an unknown dtype.
+    """
+    num_layers = len(sketch.layer_parameters)
+    if not 0 < num_layers <= MOST_LAYERS:
+        raise UsageError(f"A sketch of {num_layers} layers cannot be drawn: give 1 to {MOST_LAYERS} layers.")
+    if min(sketch.layer_parameters) < 1:
+        raise UsageError("A layer without parameters has no gradient: give every layer at least one parameter.")
+    if min(sketch.forward_ns, sketch.backward_ns, sketch.optimizer_ns, sketch.latency_ns) < 0:
+        raise UsageError("A time below zero cannot be meant: give times of 0 ms or more.")
+    if not sketch.bandwidth_bytes_per_s > 0:
+        raise UsageError("Without bandwidth no gradient ever arrives: give a bandwidth above zero, such as 10GB/s.")
+    if sketch.dtype not in ITEM_BYTES:
+        raise UsageError(f"The dtype {sketch.dtype!r} is not known: choose one of {', '.join(ITEM_BYTES)}.")
