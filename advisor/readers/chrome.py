@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import BinaryIO
 
 import pandas as pd
@@ -17,6 +17,8 @@ from advisor.readers.header import build_header
 from advisor.readers.names import COMMUNICATION_LIBRARY, COMMUNICATION_WORD, GLOO_SPAN, KERNEL
 from advisor.schema import DeviceType, QualityNote
 from advisor.tables import Trace
+
+LONGEST_WORD = 60
 
 
 def read_chrome_trace(data: bytes | BinaryIO, file: str, rank: int | None = None) -> Trace:
@@ -46,7 +48,7 @@ def read_chrome_trace(data: bytes | BinaryIO, file: str, rank: int | None = None
     events = columns.build()
     damaged_ns = find_damaged_times(document.damage, events, bool(header.devices))
     events = sort_events(events)
-    _require_one_rank(columns.origins.list_processes(), events, file)
+    _require_one_rank(columns.processes, events, file)
     device_type: DeviceType = "cuda" if events["category"].isin(KERNEL).any() else "cpu"
     return Trace(
         rank=rank,
@@ -72,7 +74,7 @@ def _require_one_rank(processes: list[str], events: pd.DataFrame, file: str) -> 
     repeated = [number for number, count in steps.items() if count > 1]
     found = ""
     if len(processes) > 1:
-        found = f"of {len(processes)} processes ({list_names(processes)})"
+        found = f"of {len(processes)} processes ({_list_words(processes)})"
     elif repeated:
         found = f"of several recordings (step {repeated[0]} is there {steps[repeated[0]]} times)"
     if found:
@@ -93,6 +95,11 @@ def _name_backend(stated: str, device_type: DeviceType, names: Sequence[str]) ->
     return "gloo" if any(GLOO_SPAN.match(name) for name in names) else "unknown"
 
 
+def _list_words(words: Iterable[str]) -> str:
+    """Words of a trace as they may be shown: some of them, cut and printable."""
+    return list_names([show_name(word[:LONGEST_WORD]) for word in words])
+
+
 def _note_unknown_kernels(events: pd.DataFrame, file: str) -> list[QualityNote]:
     """Kernels that count as communication although no library that is known has such names."""
     kernels = events[events["category"].isin(KERNEL)]
@@ -108,7 +115,7 @@ def _note_unknown_kernels(events: pd.DataFrame, file: str) -> list[QualityNote]:
     return [
         QualityNote(
             message=f"{sum(unknown.values())} kernels are of no communication library that is known, but are named "
-            f"after a collective or say that they run one ({list_names([show_name(name) for name in unknown])}): they "
+            f"after a collective or say that they run one ({_list_words(unknown)}): they "
             "count as communication.",
             file=file,
         )

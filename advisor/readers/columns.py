@@ -50,6 +50,8 @@ class EventColumns:
     def __init__(self) -> None:
         self.num_rows = 0
         self.origins = Origins()
+        self.processes: list[str] = []
+        """The ids of those that train, once the table is built."""
         self._dense: dict[str, list[Numbers]] = {name: [] for name in ("origin", "start_ns", "end_ns")}
         self._sparse = {name: SparseColumn() for name in (*_LINKS, *_AMOUNTS, *_WAITS, *_WORDS, *_SHAPES)}
         self._codes: dict[str, WordCodes[str | bytes]] = {name: WordCodes() for name in (*_WORDS, *_SHAPES)}
@@ -105,6 +107,7 @@ class EventColumns:
     def build(self) -> pd.DataFrame:
         """The table of `Trace.events`, but in the order of the file; nothing can be added afterwards."""
         origin = self._join("origin")
+        self.processes = self.origins.list_processes(np.bincount(origin, minlength=len(self.origins)).tolist())
         numbers = {name: self._spread(name, -1, EVENT_COLUMNS[name]) for name in (*_LINKS, *_AMOUNTS, *_WAITS)}
         codes = {name: self._spread(name, 0, "int32") for name in self._codes}
         words = {name: list(map(_decode_word, self._codes[name])) for name in self._codes}

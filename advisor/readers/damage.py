@@ -90,9 +90,9 @@ def note_damage(damage: Damage, file: str, steps: Sequence[int]) -> list[Quality
         (damage.head_is_damaged, "The file is damaged before its events: what it says of the run may be missing."),
         (damage.tail_is_damaged, "The file is damaged after its events: what it says of the run may be missing."),
         (
-            damage.is_mended,
-            "The file is not quite JSON: control characters, stray backslashes, quotes inside names, NaN or bytes that "
-            "are not UTF-8 were replaced.",
+            damage.is_mended and not damage.holes and not damage.ends_early,
+            "The file is not quite JSON (control characters, stray backslashes or commas, quotes inside names, NaN, or "
+            "bytes that are not UTF-8): it was mended.",
         ),
         (damage.num_unusable > 0, f"{damage.num_unusable} events have no possible time and were left out."),
     ]

@@ -22,17 +22,20 @@ from advisor.readers.text import read_text
 
 MALFORMED = (ValueError, RecursionError)
 """What decoders raise for text that is no JSON, msgspec's own errors among them."""
+LONGEST_OPEN_BYTES = 2**20
+"""No event is longer; what looks so has lost a bracket."""
 LONGEST_HEAD_BYTES = 64 * 2**20
-"""Where no events begin within this, the file is no trace."""
+"""Where no events begin within this, the file is no trace; after the events no more is looked at either."""
 
+_BARE = re.compile(rb"\s*\[")
 _OPEN = re.compile(rb'"traceEvents"\s*:\s*\[')
-_EVENT = re.compile(rb'\s*\{\s*("(?:ph|cat|name|pid|tid|ts|dur|args|id)")\s*:')
+_EVENT = re.compile(rb'\{\s*("(?:ph|cat|name|pid|tid|ts|dur|args|id)")\s*:')
 _BETWEEN = re.compile(rb"\}(\s*,\s*)\{\s*\Z")
 _LONGEST_BETWEEN = 256
 _CLOSE = re.compile(rb"(?<=\})\s*\]")
 _MOST_CLOSES = 8
 _FIRST = re.compile(rb'\{\s*"ph"\s*:')
-_SECOND = re.compile(rb'"(?:traceEvents|distributedInfo)"\s*:')
+_SECOND = re.compile(rb'"(traceEvents|distributedInfo)"\s*:')
 _SEPARATORS = b" \t\r\n,"
 
 
@@ -54,7 +57,7 @@ class Damage:
     head_is_damaged: bool = False
     tail_is_damaged: bool = False
     is_mended: bool = False
-    """Whether text was changed in place, without a loss."""
+    """Whether text was changed in place, or searched for whole events."""
     num_unusable: int = 0
     """Events without a possible time."""
 
@@ -99,7 +102,7 @@ class TraceDocument:
                 continue
             end, next_start = cut
             left_over = yield from self._read_piece(b"".join((b"[", *rest, memoryview(block)[:end], b"]")))
-            rest = [left_over, block[end if self._is_closed else next_start :]]
+            rest = [left_over, block[end if left_over or self._is_closed else next_start :]]
             if self._is_closed:
                 break
         tail = b"".join(rest)
@@ -119,9 +122,10 @@ class TraceDocument:
         text, searched = b"", 0
         for block in self._blocks:
             text += block
-            self._is_bare = text.lstrip().startswith(b"[")
-            if self._is_bare:
-                return text.lstrip()[1:]
+            bare = _BARE.match(text)
+            if bare:
+                self._is_bare = True
+                return text[bare.end() :]
             for match in _OPEN.finditer(text, searched):
                 if self._open(text, match.end()):
                     return text[match.end() :]
@@ -137,8 +141,9 @@ class TraceDocument:
             fields = _decode_fields(candidate + b"]}")
             if fields is not None:
                 self.fields = fields
+                self.damage.is_mended |= candidate is not head
                 return True
-        if _EVENT.match(text, start):
+        if _EVENT.match(text[start:].lstrip()):
             self._take_damaged_head(head)
         return self.damage.head_is_damaged
 
@@ -169,7 +174,7 @@ class TraceDocument:
                 self.damage.is_mended |= mended is not array
                 yield batch
                 return b""
-        return (yield from self._salvage(mend(array)[1:-1]))
+        return (yield from self._salvage(mend(array)[1:-1], goes_on=True))
 
     def _read_end(self, text: bytes) -> Generator[Batch, None, bytes]:
         """Reads the last events; returns the tail."""
@@ -182,11 +187,8 @@ class TraceDocument:
                     self._is_closed = True
                     yield batch
                     return tail
-        rest = yield from self._salvage(mend(text))
-        if not self._is_closed:
-            self.damage.ends_early = not self._is_bare or bool(rest.strip(_SEPARATORS))  # an array may lack its bracket
-            self._lose(rest)
-            return b""
+        rest = yield from self._salvage(mend(text), goes_on=False)
+        self.damage.ends_early = not self._is_closed
         return rest
 
     def _try(self, array: bytes) -> Batch | None:
@@ -203,16 +205,22 @@ class TraceDocument:
 
     # Damaged events.
 
-    def _salvage(self, text: bytes) -> Generator[Batch, None, bytes]:
-        """Reads what is whole; returns what follows the last whole event, or the bracket that closes them."""
-        whole = find_whole_events(text)
+    def _salvage(self, text: bytes, *, goes_on: bool) -> Generator[Batch, None, bytes]:
+        """Reads what is whole; returns the bracket that closes the events with what follows, or else an open event."""
+        whole = find_whole_events(text, goes_on=goes_on)
+        if whole.open_at is not None and len(text) - whole.open_at > LONGEST_OPEN_BYTES:
+            whole = find_whole_events(text)
+        self.damage.is_mended = True
         at = 0
         for start, end in whole.stretches:
             yield from self._mend_gap(text[at:start])
             yield from self._read_stretch(text[start:end])
             at = end
         self._is_closed = whole.closed_at is not None
-        return text[at if whole.closed_at is None else whole.closed_at :]
+        rest = next((place for place in (whole.closed_at, whole.open_at) if place is not None), len(text))
+        if not self._is_closed:
+            yield from self._mend_gap(text[at:rest])
+        return text[rest:]
 
     def _mend_gap(self, text: bytes) -> Iterator[Batch]:
         """Reads what is whole once quotes inside names are mended; the rest is lost."""
@@ -243,7 +251,8 @@ class TraceDocument:
             self.damage.holes.append(Hole(self._num_rows, num_bytes))
 
     def _refuse_second(self, text: bytes) -> None:
-        if _SECOND.search(text):
+        found = set(_SECOND.findall(text))
+        if b"traceEvents" in found or (found and "distributedInfo" in self.fields):
             raise InputError(
                 f"{self._file} holds more than one recording: give every rank a file of its own, as "
                 "torch.profiler.tensorboard_trace_handler(folder, worker_name=f'rank{rank}') does."
@@ -253,8 +262,8 @@ class TraceDocument:
 
     def _read_tail(self, text: bytes) -> None:
         for block in self._blocks:
-            text += block
             self._refuse_second(block)
+            text += block if len(text) < LONGEST_HEAD_BYTES else b""
         if not self._is_closed:
             return
         fields = self._decode_tail(text)
@@ -300,8 +309,9 @@ def _find_cut(text: bytes, key: bytes) -> tuple[int, int] | None:
 
 
 def _find_closes(text: bytes) -> Iterator[tuple[int, int]]:
-    """Where the events may end and the tail begin: at the last brackets, or at once."""
+    """Where the events may end and the tail begin: at the last brackets, at once, or nowhere."""
     for close in reversed([*_CLOSE.finditer(text)][-_MOST_CLOSES:]):
         yield close.start(), close.end()
     if text.lstrip().startswith(b"]"):
         yield 0, text.index(b"]") + 1
+    yield len(text.rstrip(_SEPARATORS)), len(text)  # an array may lack its bracket; nothing else may
