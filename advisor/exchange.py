@@ -61,7 +61,7 @@ class StepExchange:
     launch_spans: Intervals
     """Host time spent in launching collectives."""
     copy_back_ns: int
-    """Host time spent in copying averages back into the gradients."""
+    """Host time spent in copying averages back into the gradients; on a GPU, from the first to the last of them."""
     num_copies_back: int
     host_tail_ns: int
     """GPU: from the last backward kernel's end to the host's launch of the first kernel after backward."""
@@ -131,7 +131,7 @@ def _find_exchange(timeline: RankTimeline, step: StepTimeline, collectives: list
         num_backwards=len(backwards),
         num_syncs=len(set(places)),
         launch_spans=_find_launch_spans(timeline, backward),
-        copy_back_ns=total(build_intervals(copies_back["start_ns"], copies_back["end_ns"])),
+        copy_back_ns=_measure_copying(copies_back, on_gpu=timeline.trace.device_type == "cuda"),
         num_copies_back=len(copies_back),
         host_tail_ns=host_tail,
     )
@@ -202,6 +202,12 @@ def _find_copies_back(timeline: RankTimeline, finish: PhaseSpan | None) -> pd.Da
     events = timeline.trace.events
     window = _select(events, finish.host_start_ns, finish.host_end_ns) if finish else events[:0]
     return window[match_names(window, lambda name: name == COPY_BACK or name.startswith(marks.COPY_BACK))]
+
+
+def _measure_copying(copies: pd.DataFrame, *, on_gpu: bool) -> int:
+    """On CPU the host waits for buckets between the copies; on a GPU it only launches them."""
+    spans = build_intervals(copies["start_ns"], copies["end_ns"])
+    return int(spans[-1, 1] - spans[0, 0]) if on_gpu and len(spans) else total(spans)
 
 
 def _select(events: pd.DataFrame, start: int, end: int) -> pd.DataFrame:

@@ -119,7 +119,9 @@ def _clean_step(
     launched = launching(observed + zero) - launching([zero])
     beside = communicating(observed + zero) - communicating([zero])
     clean = observed - launched - beside * (1 - 1 / slowdown)
-    finish = max(exchange.blocking_ns + exchange.copy_back_ns, exchange.host_tail_ns)
+    finish = (
+        exchange.blocking_ns + exchange.copy_back_ns if on_cpu else max(exchange.blocking_ns, exchange.host_tail_ns)
+    )
     return _CleanStep(
         rank=schedule.rank,
         step=step,

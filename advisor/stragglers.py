@@ -75,6 +75,7 @@ def find_straggler(observations: Sequence[RankObservation], waiting: Waiting) ->
     phase, excess = _find_phase(rank, steps_of, waiting)
     return Straggler(
         rank=rank,
+        num_steps=len(steps),
         last_fraction=culprits.count(rank) / len(steps),
         delay_ns=delay,
         step_fraction=delay.value / max(1.0, median(lengths)) if lengths else 0.0,

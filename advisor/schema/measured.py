@@ -114,6 +114,7 @@ class Straggler(Struct, frozen=True, kw_only=True):
     """The rank that the others wait for."""
 
     rank: int
+    num_steps: int
     last_fraction: float
     """The share of the steps in which the others wait for this rank longer than for any other."""
     delay_ns: Estimate

@@ -13,7 +13,7 @@ EPOCH_US = 1_711_964_646_416_788
 
 
 def profile(clock_us: int, compute_slowdown: float = 1.0) -> StepProfile:
-    """Two ranks; backward from 200 to 400 with gradients at 301 and 400, the first one's bucket sent from 303 to 353."""
+    """Two ranks; backward from 200 to 400, gradients at 301 and 400, the first one's bucket sent from 303 to 353."""
     ranks = []
     for rank in (0, 1):
         trace = RankTrace(rank, clock_us=clock_us + 3 * rank)

@@ -82,7 +82,14 @@ def test_the_first_threshold_that_is_crossed_decides(
 
 
 def build_straggler(**changes: object) -> Straggler:
-    fields = {"rank": 1, "last_fraction": 1.0, "delay_ns": exactly(30 * MS), "step_fraction": 0.3, **changes}
+    fields = {
+        "rank": 1,
+        "num_steps": 3,
+        "last_fraction": 1.0,
+        "delay_ns": exactly(30 * MS),
+        "step_fraction": 0.3,
+        **changes,
+    }
     return Straggler(**{"phase": "backward", "phase_excess_ns": 30 * MS, **fields})  # type: ignore[arg-type]
 
 
@@ -108,6 +115,7 @@ def test_a_straggler_is_named_with_its_delay_and_the_phase_that_loses_it() -> No
         (30, 40, {}, "bandwidth_bound"),  # 30 of 80 ms of communication
         (4, 4, {}, "bandwidth_bound"),  # 4 of 100 ms of the step
         (30, 25, {"last_fraction": 0.7}, "bandwidth_bound"),  # ranks that are late in turn
+        (30, 25, {"num_steps": 1}, "bandwidth_bound"),
         (30, 25, {"last_fraction": 0.75}, "straggler"),
     ],
 )
