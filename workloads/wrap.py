@@ -14,11 +14,9 @@ from torch.nn.parallel import DistributedDataParallel
 from advisor.bucketing import DEFAULT_FIRST_BUCKET_MB
 from advisor.errors import UsageError
 from advisor.schema import DDPConfig
+from advisor.schema.run import NOT_WRAPPER_ARGUMENTS
+from workloads.comm_hooks import register_named_hook
 from workloads.ddp import BucketedDDP
-from workloads.ddp.hooks import register_named_hook
-
-NOT_CONSTRUCTOR_ARGUMENTS = frozenset({"world_size", "backend", "wrapper", "comm_hook", "accumulation_steps"})
-"""Fields of DDPConfig that the training loop or the process group act on; all others are arguments of the wrapper."""
 
 SETTLING_STEPS = 3
 """DDP's first step, the first one with rebuilt buckets, and one in which allocators have seen these."""
@@ -60,7 +58,7 @@ def constructor_arguments(config: DDPConfig, constructor: Callable[..., nn.Modul
     arguments = {
         name: value
         for name, value in msgspec.structs.asdict(config).items()
-        if name not in NOT_CONSTRUCTOR_ARGUMENTS and value != getattr(defaults, name)
+        if name not in NOT_WRAPPER_ARGUMENTS and value != getattr(defaults, name)
     }
     known = inspect.signature(constructor).parameters
     if "forward_sync_buffers" in arguments and "forward_sync_buffers" not in known:

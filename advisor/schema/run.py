@@ -25,6 +25,12 @@ class DDPConfig(Struct, frozen=True, kw_only=True):
     """Not an argument: False before torch 2.4, where an explicit cap left the first bucket at 1 MiB."""
 
 
+NOT_WRAPPER_ARGUMENTS = frozenset(
+    {"world_size", "backend", "wrapper", "comm_hook", "accumulation_steps", "caps_first_bucket"}
+)
+"""Fields of `DDPConfig` that are no arguments of DistributedDataParallel."""
+
+
 class ParameterInfo(Struct, frozen=True, kw_only=True):
     """One trainable parameter, in registration order; `bucket` is its bucket after the rebuild."""
 
@@ -51,6 +57,8 @@ class DeviceInfo(Struct, frozen=True, kw_only=True):
     host: str
     device: str
     device_type: DeviceType
+    num_cores: int | None = None
+    """Of the host, as its operating system counts them."""
 
 
 class RunManifest(Struct, frozen=True, kw_only=True):

@@ -18,8 +18,8 @@ from tests.ddp import models
 from tests.ddp.collectives import recorded
 from tests.ddp.parity import difference, inputs, loss_of, train, train_three_ways
 from tests.gloo_pair import GlooPair
+from workloads.comm_hooks import register_named_hook
 from workloads.ddp import BucketedDDP
-from workloads.ddp.hooks import register_named_hook
 
 CAP = {"bucket_cap_mb": 0.008}
 VIEWS = {**CAP, "gradient_as_bucket_view": True}

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.futures import Future
 from torch.nn import Parameter
 
-from workloads.ddp.failures import sparse_gradient
+from workloads.ddp_failures import sparse_gradient
 
 Reduction = dist.Work | Future[Tensor]
 """A collective under way, or the future of a comm hook."""

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._distributed_c10d import GradBucket as TorchGradBucket
 from torch.futures import Future
 from torch.nn import Parameter
 
-from advisor.errors import UsageError
-from workloads.comm_hooks import register_named_hook as register_named_hook
 from workloads.ddp.buckets import Bucket, Reduction
 
 CommHook = Callable[[Any, Any], Future[Tensor]]
 """`hook(state, bucket)` starts the communication of one bucket and returns a future of its averaged buffer."""
-
-HANG_ON_GLOO = ("powerSGD_hook", "batched_powerSGD_hook")
-"""They wait for a second collective in the callback of a first, and so block gloo's two threads with two buckets."""
-FAIL_ON_GLOO = ("quantization_pertensor_hook", "quantization_perchannel_hook")
-"""They do so too, and fail there even with one."""
 
 
 class GradBucket:
@@ -65,27 +56,3 @@ def wait_for(reduction: Reduction, buffer: Tensor) -> Tensor:
     if isinstance(result, bool):
         return buffer
     return result[0] if isinstance(result, list) else result
-
-
-def check_hook(hook: CommHook, backend: str, *, is_one_bucket: bool) -> None:
-    """Refuses what is no hook, and what would hang.
-
-    Raises:
-        UsageError: The hook's annotations contradict the contract, or it cannot run on this backend.
-    """
-    if not callable(hook):
-        raise UsageError(f"A comm hook must be callable, {hook!r} is not.")
-    signature = inspect.signature(hook)
-    taken, returned = getattr(signature.parameters.get("bucket"), "annotation", None), signature.return_annotation
-    if not isinstance(taken, str) and taken not in (inspect.Parameter.empty, TorchGradBucket, GradBucket):
-        raise UsageError(f"{hook.__name__} must be hook(state, bucket: dist.GradBucket).")
-    if not isinstance(returned, str) and returned not in (inspect.Signature.empty, Future[Tensor]):
-        raise UsageError(f"{hook.__name__} must return a torch.futures.Future[torch.Tensor], not {returned}.")
-    # The wrappers fp16_compress_wrapper(hook) and bf16_compress_wrapper(hook) keep the hook in their closure.
-    inner = inspect.getclosurevars(hook).nonlocals.get("hook", hook) if inspect.isfunction(hook) else hook
-    name = getattr(inner, "__name__", "")
-    if backend == "gloo" and (name in FAIL_ON_GLOO or (name in HANG_ON_GLOO and not is_one_bucket)):
-        raise UsageError(
-            f"{name} fails or hangs on gloo: register powersgd:<rank>, bf16 or fp16 by name instead "
-            "(workloads.comm_hooks.register_named_hook)."
-        )

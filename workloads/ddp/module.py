@@ -16,12 +16,14 @@ from torch.utils._pytree import tree_map_only
 
 from advisor.errors import UsageError
 from advisor.schema import Backend, DDPConfig, marks
-from workloads.ddp.failures import unfrozen
-from workloads.ddp.hooks import CommHook, check_hook
+from advisor.schema.run import NOT_WRAPPER_ARGUMENTS
+from workloads.ddp.hooks import CommHook
 from workloads.ddp.join import Shadow, agree_to_synchronize, count_training_ranks, find_source
 from workloads.ddp.marks import mark
 from workloads.ddp.reducer import Reducer
-from workloads.ddp.replicas import broadcast_tensors, check_same_parameters, check_wrappable
+from workloads.ddp.replicas import broadcast_tensors
+from workloads.ddp_failures import unfrozen
+from workloads.ddp_guards import check_hook, check_same_parameters, check_wrappable, refuse_arguments
 
 
 class BucketedDDP(nn.Module, Joinable):
@@ -64,7 +66,7 @@ class BucketedDDP(nn.Module, Joinable):
     ) -> None:
         nn.Module.__init__(self)
         Joinable.__init__(self)
-        refused = {
+        unsupported = {
             "dim": dim,
             "check_reduction": check_reduction,
             "delay_all_reduce_named_params": delay_all_reduce_named_params,
@@ -74,8 +76,7 @@ class BucketedDDP(nn.Module, Joinable):
             "several device_ids": len(device_ids or ()) > 1,
             "output_device without device_ids": output_device is not None and not device_ids,
         }
-        for argument in (name for name, value in refused.items() if value):
-            raise UsageError(f"BucketedDDP does not support {argument}: leave it out, or use torch's wrapper.")
+        refuse_arguments(unsupported)
         if broadcast_buffers is not None:
             warnings.warn("broadcast_buffers is deprecated: use forward_sync_buffers", FutureWarning, stacklevel=2)
         if forward_sync_buffers is None:
@@ -213,8 +214,8 @@ class BucketedDDP(nn.Module, Joinable):
         return {"module": self.module, "device": self._device, "training": self.training, "config": self.config}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        no_arguments = ("world_size", "backend", "wrapper", "comm_hook", "accumulation_steps")
-        settings = {name: value for name, value in asdict(state["config"]).items() if name not in no_arguments}
+        fields = asdict(state["config"]).items()
+        settings = {name: value for name, value in fields if name not in NOT_WRAPPER_ARGUMENTS}
         device_ids = None if state["device"] is None else [state["device"]]
         BucketedDDP.__init__(self, state["module"], device_ids, init_sync=False, **settings)
         self.training = state["training"]

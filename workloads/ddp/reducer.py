@@ -28,10 +28,10 @@ from advisor.bucketing import assign_first, assign_rebuilt, bucket_limits, first
 from advisor.errors import RunError, UsageError
 from advisor.schema import DDPConfig, marks
 from workloads.ddp.buckets import Bucket, Reduction
-from workloads.ddp.failures import gradients_missing, late_gradient, ready_twice, reduction_failed
 from workloads.ddp.hooks import CommHook, GradBucket, wait_for
 from workloads.ddp.marks import mark, mark_moment
 from workloads.ddp.unused import UsedParameters, call_at_backward_start, find_unused
+from workloads.ddp_failures import gradients_missing, late_gradient, ready_twice, reduction_failed
 
 
 class Reducer:
