@@ -15,6 +15,7 @@ from advisor.schema import Backend, DeviceType, Parallelism, QualityNote, RunMan
 from advisor.step_windows import StepSource
 from advisor.tables import Trace
 from advisor.timeline import StepTimeline, build_timeline
+from advisor.updates import Update, find_updates
 from advisor.work import find_work
 
 
@@ -41,6 +42,7 @@ class RankObservation:
     memory: Intervals
     collectives: tuple[Collective, ...]
     exchanges: tuple[StepExchange, ...]
+    updates: tuple[Update, ...]
     work: pd.DataFrame
 
 
@@ -75,6 +77,9 @@ class RunObservation:
         return self.parallelism == "ddp"
 
 
+NO_RUN = RunObservation(source="", ranks=(), manifest=None, notes=())
+
+
 def observe_rank(trace: Trace) -> RankObservation:
     """Reduces one rank's events to what the stages across ranks need."""
     timeline = build_timeline(trace)
@@ -100,6 +105,7 @@ def observe_rank(trace: Trace) -> RankObservation:
         memory=timeline.memory,
         collectives=collectives,
         exchanges=find_exchanges(timeline, collectives),
+        updates=find_updates(timeline, collectives),
         work=find_work(timeline),
     )
 

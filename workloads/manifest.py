@@ -213,6 +213,7 @@ def describe_device(rank: int, device: torch.device) -> DeviceInfo:
         host=socket.gethostname(),
         device=torch.cuda.get_device_name(device) if is_gpu else _cpu_name(),
         device_type="cuda" if is_gpu else "cpu",
+        num_cores=os.cpu_count(),
     )
 
 
