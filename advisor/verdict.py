@@ -28,6 +28,8 @@ STRAGGLER_OF_COMMUNICATION = 0.50
 STRAGGLER_OF_STEP = 0.05
 STRAGGLER_ARRIVES_LAST = 0.75
 """One rank must be waited for longest in this share of the steps: ranks that are late in turn are noise."""
+STRAGGLER_STEPS = 2
+"""Of a single step nobody can tell whether the same rank is always late."""
 INPUT_OF_STEP = 0.10
 HOST_OF_STEP = 0.25
 COMPUTE_BLOCKING = 0.03
@@ -99,7 +101,9 @@ def _decide(analysis: Analysis, shares: _Shares | None) -> VerdictCode:
     if (
         shares.wait_of_communication >= STRAGGLER_OF_COMMUNICATION
         and shares.wait >= STRAGGLER_OF_STEP
-        and shares.straggler_last >= STRAGGLER_ARRIVES_LAST
+        and shares.straggler is not None
+        and shares.straggler.num_steps >= STRAGGLER_STEPS
+        and shares.straggler.last_fraction >= STRAGGLER_ARRIVES_LAST
     ):
         return "straggler"
     if not analysis.buckets:
@@ -213,12 +217,18 @@ def _explain(code: VerdictCode, shares: _Shares | None) -> str:
 def _say_straggler(straggler: Straggler | None) -> str:
     if straggler is None:
         return "One rank is late"
-    late = f"Rank {straggler.rank} is late in {_percent(straggler.last_fraction)} of the steps"
-    where = {"data": "while loading data", "optimizer": "in the optimizer", "other": "between the phases"}
+    delay_ms = straggler.delay_ns.value / 1e6
+    by = f"{delay_ms:.0f} ms" if delay_ms >= 100 else f"{delay_ms:.3g} ms"
+    late = f"Rank {straggler.rank} is late in {_percent(straggler.last_fraction)} of the steps, by {by}"
+    where = {
+        "data": "while loading data",
+        "optimizer": "in the optimizer",
+        "other": "outside of forward, backward and optimizer",
+    }
     if straggler.phase is None:
-        return f"{late}, by {straggler.delay_ns.value / 1e6:.3g} ms"
+        return late
     where_late = where.get(straggler.phase, f"in {straggler.phase}")
-    return f"{late}, by {straggler.delay_ns.value / 1e6:.3g} ms that it loses {where_late}"
+    return f"{late} that it loses {where_late}"
 
 
 def _say_other_parallelism(parallelism: Parallelism) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -28,6 +30,8 @@ from advisor.readers.names import (
 )
 
 Word = TypeVar("Word")
+
+SMALL_SHARE = 0.1
 
 Origin: TypeAlias = tuple[str, str, int | str | None, int | str | None]
 """Category as it is spelled, name, pid and tid."""
@@ -71,10 +75,17 @@ class Origins(dict[Origin, int]):
         """By number."""
         return np.frombuffer(bytes(self._traits), dtype=np.uint8)
 
-    def list_processes(self) -> list[str]:
-        """The ids of the processes that train."""
-        training = (pid for (_, _, pid, _), code in self.items() if self._traits[code] & TRAINING)
-        return list(dict.fromkeys(map(str, training)))
+    def list_processes(self, counts: Sequence[int]) -> list[str]:
+        """The ids of the processes that train, from the number of events of each origin.
+
+        A process with less than `SMALL_SHARE` of the events of the busiest is none: its id was damaged.
+        """
+        num_events: Counter[str] = Counter()
+        for (_, _, pid, _), code in self.items():
+            if self._traits[code] & TRAINING:
+                num_events[str(pid)] += counts[code]
+        most = max(num_events.values(), default=0)
+        return [pid for pid, number in num_events.items() if number >= SMALL_SHARE * most]
 
 
 def find_traits(category: str, name: str) -> int:

@@ -25,6 +25,12 @@ class DDPConfig(Struct, frozen=True, kw_only=True):
     """Not an argument: False before torch 2.4, where an explicit cap left the first bucket at 1 MiB."""
 
 
+NOT_WRAPPER_ARGUMENTS = frozenset(
+    {"world_size", "backend", "wrapper", "comm_hook", "accumulation_steps", "caps_first_bucket"}
+)
+"""Fields of `DDPConfig` that are no arguments of DistributedDataParallel."""
+
+
 class ParameterInfo(Struct, frozen=True, kw_only=True):
     """One trainable parameter, in registration order; `bucket` is its bucket after the rebuild."""
 
