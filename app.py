@@ -9,9 +9,9 @@ from pathlib import Path
 import streamlit as st
 
 from advisor.errors import AdvisorError
-from advisor.schema import Report
+from advisor.schema import Report, read_report
 from reports.pages import overview
-from reports.runs import find_runs, open_report
+from reports.runs import find_runs
 from reports.text import escape_markdown
 
 PAGES = (("Overview", overview.render),)
@@ -35,7 +35,7 @@ def open_chosen_report() -> Report | None:
         st.info("There is no run to show. Name a run folder on the left, or record one with `ddp-advisor demo`.")
         return None
     try:
-        return open_report(path)
+        return read_report(path)
     except AdvisorError as error:
         st.error(escape_markdown(error))
         return None

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from advisor.errors import InputError, SchemaVersionError, UsageError
-from advisor.schema import write_json
+from advisor.schema import read_report, write_json
 from reports import runs, serve
 from tests.builders import gloo_report
 
@@ -30,13 +30,13 @@ def test_runs_are_listed_newest_first(tmp_path: Path) -> None:
 
 def test_a_report_is_opened_from_its_folder_or_itself(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a")
-    assert runs.open_report(run) == runs.open_report(run / "report.json") == gloo_report()
+    assert read_report(run) == read_report(run / "report.json") == gloo_report()
 
 
 @pytest.mark.parametrize(
     ("content", "error", "sentence"),
     [
-        (None, InputError, "does not exist"),
+        (None, InputError, "holds no report.json"),
         (b"{", InputError, "is not a Report"),
         (b"\xff\xfe", InputError, "is not a Report"),
         (b"{}", InputError, "is not a Report"),
@@ -49,7 +49,7 @@ def test_what_cannot_be_read_is_one_sentence(
     if content is not None:
         (tmp_path / "report.json").write_bytes(content)
     with pytest.raises(error, match=sentence):
-        runs.open_report(tmp_path)
+        read_report(tmp_path)
 
 
 def test_the_page_is_served_here_only_and_tells_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
