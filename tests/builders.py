@@ -267,6 +267,7 @@ def swept_report() -> Report:
 def hostile_report(evil: str) -> Report:
     """`swept_report` with `evil` at the end of every text that somebody else could have written."""
     words = {"code", "status", "outcome", "severity", "basis", "backend", "wrapper", "role", "device_type"}
+    words |= {"parallelism", "phase"}
 
     def poison(value: Any, key: str = "") -> Any:
         if isinstance(value, dict):

@@ -85,7 +85,7 @@ def test_without_any_run_the_page_says_how_to_get_one(open_page) -> None:
 
 @pytest.mark.parametrize(
     ("content", "sentence"),
-    [(None, "does not exist"), ("{", "is not a Report"), ('{"schema_version": 999}', "upgrade ddp")],
+    [(None, "holds no report.json"), ("{", "is not a Report"), ('{"schema_version": 999}', "upgrade ddp")],
 )
 def test_a_report_that_cannot_be_read_is_one_sentence(open_page, content: str | None, sentence: str) -> None:
     folder = Path("runs/broken")
