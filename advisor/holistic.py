@@ -42,7 +42,7 @@ INSTALL = "pip install 'ddp-advisor[hta]'"
 
 MOST_RANKS = 8
 MOST_KERNELS = 40_000
-"""HTA goes through kernels one by one, so only this many of a run are handed over: the last ones of every rank."""
+"""HTA goes through kernels one by one, so only this many of a run's first ranks are handed over: their last ones."""
 NUM_KERNELS = 10
 """Kernels listed for a rank: the longest in sum."""
 SHORT_GAP_NS = 30_000
@@ -64,16 +64,6 @@ BOUND_BY = {
 
 FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What HTA raises where events are not as it expects."""
-
-
-def examine_run(traces: Sequence[Trace]) -> Holistic:
-    """Asks HTA about the ranks of a run.
-
-    Returns:
-        Its answers, or in one sentence why there are none.
-    """
-    handed = traces[:MOST_RANKS]
-    return merge_answers([examine_rank(trace, MOST_KERNELS // len(handed)) for trace in handed], len(traces))
 
 
 def examine_rank(trace: Trace, most_kernels: int = MOST_KERNELS) -> Holistic:

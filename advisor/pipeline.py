@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from advisor.errors import UsageError
-from advisor.holistic import examine_run
-from advisor.observation import RunObservation, observe_rank
-from advisor.readers.run import read_run
+from advisor.executors import Workers, open_executor
+from advisor.holistic import MOST_RANKS, merge_answers
+from advisor.observation import RunObservation
+from advisor.readers.run import Progress, read_ranks
+from advisor.readers.run_files import find_run
 from advisor.replay import Job, predict
 from advisor.report import build_report
 from advisor.schema import DDPConfig, Prediction, Report
-
-Progress = Callable[[int, int, str], None]
+from advisor.survey import survey_rank
 
 
 def analyze(
@@ -23,6 +25,7 @@ def analyze(
     *,
     ranks: Sequence[int] = (),
     holistic: bool = True,
+    workers: Workers = 1,
     on_progress: Progress | None = None,
 ) -> Report:
     """Reads the traces of one run and says where the step time goes and what would be faster.
@@ -31,18 +34,26 @@ def analyze(
         paths: Run folders, folders of trace files, patterns, archives or URLs of one run; `-` is standard input.
         ranks: The ranks of the files that tell none, in the order of their names.
         holistic: Whether to ask HolisticTraceAnalysis too, where it is installed and there are GPU events.
+        workers: Processes that read ranks, None for as many as pay, or the address of a Dask scheduler. Processes
+            import the main module of a program again, so it must be guarded by `if __name__ == "__main__"`.
         on_progress: Called with (done, total, text) while files are read.
 
     Returns:
-        The report; nothing is written.
+        The report, the same whoever read the ranks; nothing is written.
 
     Raises:
         InputError: Something is missing, unreadable or no trace.
+        UsageError: The workers cannot be had, or one was killed.
     """
-    run = read_run(paths, on_progress, ranks)
-    observed = tuple(observe_rank(trace) for trace in run.traces)
-    report = build_report(RunObservation(run.source, observed, run.manifest, run.notes))
-    return msgspec.structs.replace(report, holistic=examine_run(run.traces)) if holistic else report
+    run = find_run(paths, ranks)
+    survey = partial(survey_rank, examined=frozenset(files.rank for files in run.ranks[: MOST_RANKS * holistic]))
+    with open_executor(workers, run) as executor:
+        surveys, notes = read_ranks(run, survey, executor=executor, on_progress=on_progress)
+    report = build_report(RunObservation(run.source, tuple(s.observation for s in surveys), run.manifest, notes))
+    if not holistic:
+        return report
+    answers = [s.holistic for s in surveys if s.holistic is not None]
+    return msgspec.structs.replace(report, holistic=merge_answers(answers, len(surveys)))
 
 
 def what_if(report: Report, config: DDPConfig) -> Prediction:

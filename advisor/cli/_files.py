@@ -73,6 +73,13 @@ def tell_where(folder: Path) -> None:
     typer.echo(f"As a live page:    {spell_command('report', folder, '--serve')}")
 
 
+def tell_what_is_missing(report: Report) -> None:
+    """Prints which files the report does without, since they could not be read."""
+    for note in report.notes:
+        if note.left_out:
+            typer.echo(note.message)
+
+
 def _require_writable(folder: Path) -> None:
     existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):

@@ -27,6 +27,17 @@ def analyze(
     ranks: Annotated[
         str | None, typer.Option(metavar="N,N,…", help="Ranks of the files that tell none, in name order: 0,1 or 0-7.")
     ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Processes that read ranks; default as many as pay."),
+    ] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Dask scheduler whose workers read the ranks, such as tcp://host:8786."),
+    ] = None,
+    no_holistic: Annotated[
+        bool, typer.Option("--no-holistic", metavar="", help="Do not ask HolisticTraceAnalysis, which takes time.")
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", metavar="", help="Print report.json instead of the summary.")
     ] = False,
@@ -40,20 +51,29 @@ def analyze(
     """
     from rich.console import Console
 
-    from advisor.cli._files import choose_folder, tell_where, write_report
+    from advisor.cli._files import choose_folder, tell_what_is_missing, tell_where, write_report
     from advisor.cli._progress import show_progress
     from advisor.pipeline import analyze as analyze_traces
     from reports import render_terminal
 
+    if workers is not None and scheduler is not None:
+        raise UsageError("--workers starts processes here, --scheduler asks a cluster: give one of them.")
     folder = choose_folder(paths, out)
     with show_progress("Reading traces", visible=not as_json) as on_progress:
-        report = analyze_traces(paths, ranks=read_ranks(ranks or ""), on_progress=on_progress)
+        report = analyze_traces(
+            paths,
+            ranks=read_ranks(ranks or ""),
+            holistic=not no_holistic,
+            workers=scheduler or workers,
+            on_progress=on_progress,
+        )
     write_report(report, folder)
     if as_json:
         typer.echo((folder / "report.json").read_text(encoding="utf-8"), nl=False)
     else:
         render_terminal(report, Console())
         tell_where(folder)
+        tell_what_is_missing(report)
     if strict:
         _fail_on_errors(report)
 

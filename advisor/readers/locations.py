@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import stat
 import sys
 from dataclasses import dataclass, field
@@ -33,6 +34,8 @@ class LocalFile:
     """A file on this machine."""
 
     path: Path
+    folder: str = field(default_factory=os.getcwd, repr=False, compare=False)
+    """The working folder in which the path was given; another process may have another one."""
 
     @property
     def name(self) -> str:
@@ -41,22 +44,28 @@ class LocalFile:
 
     def open(self) -> Readable:
         """Opens it, unless it is a pipe or a device, which may never end."""
-        mode = self.path.stat().st_mode
+        path = Path(self.folder, self.path)
+        mode = path.stat().st_mode
         if not stat.S_ISREG(mode):
             kind = "a pipe" if stat.S_ISFIFO(mode) else "a folder" if stat.S_ISDIR(mode) else "a device or socket"
             raise InputError(f"{self.name} is {kind}, not a file: send what it gives into `ddp-advisor analyze -`.")
-        return self.path.open("rb")
+        return path.open("rb")
 
 
 @dataclass(frozen=True)
 class StandardInput:
-    """What was piped into the command, read once and kept."""
+    """What was piped into the command, read once and kept; in another process it cannot be opened."""
 
-    data: bytes = field(repr=False)
+    data: bytes | None = field(repr=False)
     name: str = "standard input"
+
+    def __reduce__(self) -> tuple[type[StandardInput], tuple[None]]:
+        return StandardInput, (None,)  # the bytes stay here: each rank of an archive would carry all of them
 
     def open(self) -> Readable:
         """Its bytes from the start."""
+        if self.data is None:
+            raise InputError("Standard input can only be read where it was piped in.")
         return io.BytesIO(self.data)
 
 

@@ -1,21 +1,36 @@
-"""Paths in, `Run` out: every rank read, and everything said that a person should know about the files."""
+"""A run's ranks, read here or by workers elsewhere, and everything said that a person should know about the files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, Generic, TypeVar, cast
 
 from advisor.errors import InputError
 from advisor.readers.chrome import read_chrome_trace
-from advisor.readers.run_files import RankFiles, find_run, note_failures
+from advisor.readers.run_files import RankFiles, RunFiles, find_run, note_failures
 from advisor.readers.sources import Source
 from advisor.readers.windows import join_windows
 from advisor.schema import QualityNote
 from advisor.tables import Run, Trace
 
+T = TypeVar("T")
 Progress = Callable[[int, int, str], None]
 MOST_RANKS_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class RankReading(Generic[T]):
+    """One rank that was read, and what was made of its trace."""
+
+    rank: int
+    file: str
+    world_size: int | None
+    notes: tuple[QualityNote, ...]
+    made: T
 
 
 def read_run(paths: Sequence[str | Path], on_progress: Progress | None = None, ranks: Sequence[int] = ()) -> Run:
@@ -31,38 +46,85 @@ def read_run(paths: Sequence[str | Path], on_progress: Progress | None = None, r
         UsageError: `ranks` does not fit the files that tell none.
     """
     run = find_run(paths, ranks)
-    traces: dict[int, Trace] = {}
-    notes = list(run.notes)
+    traces, notes = read_ranks(run, _keep, on_progress=on_progress)
+    return Run(run.source, tuple(traces), run.manifest, notes)
+
+
+def read_ranks(
+    run: RunFiles,
+    make: Callable[[Trace], T],
+    *,
+    executor: Executor | None = None,
+    on_progress: Progress | None = None,
+) -> tuple[list[T], tuple[QualityNote, ...]]:
+    """Reads every rank and keeps what `make` makes of its trace, so that the traces need not fit into memory together.
+
+    Args:
+        run: The files.
+        make: Called with each trace, by a worker where there are any: it and what it returns must be picklable.
+        executor: Its workers read the ranks; None reads them here, one after the other. What a worker cannot open
+            (a pipe, a disk that it does not see) is read here.
+        on_progress: Called with (ranks read, ranks in all, file name).
+
+    Returns:
+        What was made, by rank, and the notes on the run; one that cannot be read is named there, if there are others.
+
+    Raises:
+        InputError: No trace can be read, or two files are of the same rank.
+    """
+    readings: dict[int, RankReading[T]] = {}
     failures: list[InputError] = []
+    num_handed_back = 0
+    attempt = partial(_attempt, make)
+    attempts: Iterator[RankReading[T] | InputError] = iter((executor.map if executor else map)(attempt, run.ranks))
     for number, files in enumerate(run.ranks):
         if on_progress:
             on_progress(number, len(run.ranks), files.sources[0].name.rpartition("/")[2])
-        try:
-            trace, about = read_rank(files)
-        except InputError as error:
-            failures.append(error)
+        reading = next(attempts)
+        if executor and isinstance(reading, InputError):
+            reading = attempt(files)
+            num_handed_back += isinstance(reading, RankReading)
+        if isinstance(reading, InputError):
+            failures.append(reading)
             continue
-        if trace.rank in traces:
+        if reading.rank in readings:
             raise InputError(
-                f"{trace.file} and {traces[trace.rank].file} are both rank {trace.rank}: give the traces of one run, "
-                "one file a rank."
+                f"{reading.file} and {readings[reading.rank].file} are both rank {reading.rank}: give the traces of "
+                "one run, one file a rank."
             )
-        traces[trace.rank] = trace
-        notes += about
-    if not traces:
+        readings[reading.rank] = reading
+    if not readings:
         raise failures[0] if failures else _explain_stray(run.strays[0])
     if on_progress:
         on_progress(len(run.ranks), len(run.ranks), "read")
-    return Run(
-        source=run.source,
-        traces=tuple(traces[rank] for rank in sorted(traces)),
-        manifest=run.manifest,
-        notes=(
-            *notes,
-            *note_failures([str(error) for error in failures]),
-            *note_missing_ranks(traces, max(trace.world_size or 0 for trace in traces.values())),
-        ),
+    notes = (
+        *run.notes,
+        *(note for reading in readings.values() for note in reading.notes),
+        *_note_handed_back(num_handed_back, len(run.ranks)),
+        *note_failures([str(error) for error in failures]),
+        *note_missing_ranks(readings, max(reading.world_size or 0 for reading in readings.values())),
     )
+    return [readings[rank].made for rank in sorted(readings)], notes
+
+
+def _attempt(make: Callable[[Trace], T], files: RankFiles) -> RankReading[T] | InputError:
+    """What a worker does with one rank; a failure is a result, since it must not stop the others."""
+    try:
+        trace, notes = read_rank(files)
+    except InputError as error:
+        return error
+    return RankReading(trace.rank, trace.file, trace.world_size, notes, make(trace))
+
+
+def _keep(trace: Trace) -> Trace:
+    return trace
+
+
+def _note_handed_back(num_ranks: int, num_all: int) -> list[QualityNote]:
+    if num_ranks == 0:
+        return []
+    message = f"Workers could not open the files of {num_ranks} of {num_all} ranks, so these were read without them."
+    return [QualityNote(message=message)]
 
 
 def read_rank(files: RankFiles) -> tuple[Trace, tuple[QualityNote, ...]]:

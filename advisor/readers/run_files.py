@@ -71,9 +71,10 @@ def find_run(paths: Sequence[str | Path], ranks: Sequence[int] = ()) -> RunFiles
 
 def note_failures(sentences: Sequence[str]) -> list[QualityNote]:
     """What could not be read, as notes on the rest."""
-    notes = [QualityNote(message=f"Left out: {sentence}") for sentence in sentences[:MOST_FAILURES_SHOWN]]
-    more = len(sentences) - len(notes)
-    return [*notes, QualityNote(message=f"{more} more files could not be read.")] if more else notes
+    told = [f"Left out: {sentence}" for sentence in sentences[:MOST_FAILURES_SHOWN]]
+    more = len(sentences) - len(told)
+    told += [f"{more} more files could not be read."] if more else []
+    return [QualityNote(message=message, left_out=True) for message in told]
 
 
 def _require_one_run(sources: Sequence[Source], found: Found, name: str) -> None:

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from advisor import holistic
-from advisor.holistic import INSTALL, examine_rank, examine_run
+from advisor.holistic import INSTALL, MOST_KERNELS, examine_rank, merge_answers
 from advisor.hta_rows import WAITS
-from advisor.schema import CriticalPath, DeviceTime, HolisticRank, KernelTime, OverlapCheck, StreamIdle
+from advisor.schema import CriticalPath, DeviceTime, Holistic, HolisticRank, KernelTime, OverlapCheck, StreamIdle
+from advisor.survey import survey_rank
 from advisor.tables import Trace
 from tests.trace_builders import ALL_REDUCE_KERNEL, COMPUTE_STREAM, GEMM, NCCL_STREAM, RankTrace
 
@@ -47,6 +48,10 @@ def ask(trace: RankTrace | Trace, **options: int) -> HolisticRank:
     answers = examine_rank(trace.read() if isinstance(trace, RankTrace) else trace, **options)
     assert answers.messages == ()
     return answers.ranks[0]
+
+
+def examine_run(traces: list[Trace]) -> Holistic:
+    return merge_answers([examine_rank(trace, MOST_KERNELS // len(traces)) for trace in traces], len(traces))
 
 
 @pytest.fixture(scope="module")
@@ -367,9 +372,9 @@ def test_of_a_long_step_its_end_is_handed_over() -> None:
     assert rank.device_time.span_ns == 40 * US
 
 
-def test_of_many_ranks_the_first_are_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holistic, "MOST_RANKS", 1)
-    answers = examine_run([record().read(), record(rank=1).read()])
+def test_of_many_ranks_the_first_are_handed_over() -> None:
+    surveys = [survey_rank(record(rank=rank).read(), examined={0}) for rank in (0, 1)]
+    answers = merge_answers([survey.holistic for survey in surveys if survey.holistic], len(surveys))
     assert [rank.rank for rank in answers.ranks] == [0]
     assert answers.messages == ("To save time, only the first 1 of 2 ranks were handed over.",)
     assert answers.elapsed_ns > 0
