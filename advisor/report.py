@@ -13,11 +13,12 @@ from advisor.alarms import ALARMS
 from advisor.calibrate import CONCURRENCY, Calibrated, calibrate
 from advisor.collectives import match_collectives
 from advisor.comm_model import CommFit, collect_transfers, fit_comm_models
+from advisor.forecast import forecast_ranks
 from advisor.observation import RunObservation
 from advisor.recommend import recommend
 from advisor.replay import Job, check_baseline, estimate_residual
 from advisor.schedule import StepSchedule, build_schedules
-from advisor.schema import Baseline, DDPConfig, QualityNote, Report, StepSummary
+from advisor.schema import Baseline, DDPConfig, Forecast, QualityNote, Report, StepSummary
 from advisor.statistics import median_estimate
 from advisor.stragglers import find_straggler, find_waiting
 from advisor.summaries import (
@@ -27,6 +28,9 @@ from advisor.summaries import (
     summarize_steps,
 )
 from advisor.verdict import Analysis, judge, summarize_step_time
+
+FORECAST_TIMES = (1, 2, 4, 8)
+"""The numbers of ranks to forecast, as multiples of today's."""
 
 
 def build_report(run: RunObservation) -> Report:
@@ -74,6 +78,7 @@ def build_report(run: RunObservation) -> Report:
         collectives=summarize_collectives(collectives, matched),
         ranks=summarize_ranks(run.ranks, matched, waiting),
         parallelism=run.parallelism,
+        forecast=_forecast(job, config, baseline),
         straggler=analysis.straggler,
         interference=calibrated.interference,
     )
@@ -106,6 +111,15 @@ def _check_replay(
         calibrated.calibration, baseline_residual_fraction=estimate_residual(baseline)
     )
     return replace(job, calibration=calibration), baseline
+
+
+def _forecast(job: Job | None, config: DDPConfig | None, baseline: Baseline | None) -> Forecast | None:
+    """More ranks, where replay is trusted and every rank was seen: waiting for a missing one would grow with them."""
+    if job is None or config is None or baseline is None or config.world_size < 2:
+        return None
+    if not (baseline.trusted and job.model.complete):
+        return None
+    return forecast_ranks(job, config, [times * config.world_size for times in FORECAST_TIMES])
 
 
 def _note_quality(run: RunObservation, calibrated: Calibrated, config: DDPConfig | None) -> list[QualityNote]:

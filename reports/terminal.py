@@ -13,6 +13,7 @@ from rich.text import Text
 
 from advisor.schema import Alarm, Evidence, Recommendation, Report
 from reports import holistic
+from reports.forecast import render_forecast
 from reports.palette import PART_LABELS, PARTS
 from reports.sentences import (
     VERDICT_TITLES,
@@ -51,7 +52,7 @@ _OUTCOME_STYLES = {"faster": "green", "slower": "red", "failed": "red", "referen
 
 
 def render_terminal(report: Report, console: Console) -> None:
-    """Prints the report: verdict, baseline, step, buckets, recommendations, alarms, notes, sweep and HTA, in order."""
+    """Prints the report: verdict, baseline, step, buckets, advice, alarms, notes, sweep, forecast and HTA, in order."""
     _print_verdict(report, console)
     _print_baseline(report, console)
     _print_step(report, console)
@@ -60,6 +61,8 @@ def render_terminal(report: Report, console: Console) -> None:
     _print_alarms(report.alarms, console)
     _print_notes(report, console)
     render_sweep(report, console)
+    if report.forecast is not None:
+        render_forecast(report.forecast, console)
     _print_holistic(report, console)
     console.print()
 

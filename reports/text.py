@@ -67,6 +67,16 @@ def format_rate(ns_per_byte: Estimate) -> str:
     return f"{value} GB/s [{low}, {high}]"
 
 
+def format_share(share: Estimate) -> str:
+    """A share in percent with its interval: 0.71 is `71 % [65, 75]`."""
+    if not math.isfinite(share.value):
+        return UNKNOWN
+    if share.low == share.high:
+        return format_fraction(share.value)
+    value, low, high = _rounded_together(share, 0.01)
+    return f"{value} % [{low}, {high}]"
+
+
 def format_change(ratio: Estimate | None) -> str:
     """A ratio as the change it means, in percent with its interval: 0.95 is `−5.0 % [−6.1, −3.9]`."""
     if ratio is None or not math.isfinite(ratio.value):

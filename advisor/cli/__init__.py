@@ -9,10 +9,19 @@ from typing import Annotated
 
 import typer
 
-from advisor.cli import analyze, check, demo, estimate, report, run, schema
+from advisor.cli import analyze, check, demo, estimate, forecast, report, run, schema
 from advisor.cli._failures import tell_failures
 
-COMMANDS = (demo.demo, run.run, analyze.analyze, report.report, estimate.estimate, check.check, schema.schema)
+COMMANDS = (
+    demo.demo,
+    run.run,
+    analyze.analyze,
+    report.report,
+    forecast.forecast,
+    estimate.estimate,
+    check.check,
+    schema.schema,
+)
 
 app = typer.Typer(
     name="ddp-advisor",

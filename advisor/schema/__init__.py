@@ -43,6 +43,7 @@ from advisor.schema.files import (
     read_report,
     write_json,
 )
+from advisor.schema.forecast import ComputeScaling, Forecast, ForecastRow
 from advisor.schema.holistic import (
     CriticalPath,
     DeviceTime,
@@ -103,6 +104,7 @@ __all__ = [
     "CommModel",
     "CommSample",
     "CommSegment",
+    "ComputeScaling",
     "CriticalPath",
     "DDPConfig",
     "DeviceInfo",
@@ -110,6 +112,8 @@ __all__ = [
     "DeviceType",
     "Estimate",
     "Evidence",
+    "Forecast",
+    "ForecastRow",
     "GradientReady",
     "Holistic",
     "HolisticRank",

@@ -14,6 +14,7 @@ from advisor.schema.base import (
     Struct,
     VerdictCode,
 )
+from advisor.schema.forecast import Forecast
 from advisor.schema.holistic import Holistic
 from advisor.schema.measured import BucketSummary, CollectiveSummary, RankSummary, StepSummary, Straggler
 from advisor.schema.models import Calibration, CommModel, Interference, StepProfile
@@ -183,5 +184,7 @@ class Report(Struct, frozen=True, kw_only=True):
     interference: Interference | None = None
     """None where no work ran both beside communication and without any."""
     sweep: Sweep | None = None
+    forecast: Forecast | None = None
+    """None where replay does not reproduce the step, or there is nothing to replay."""
     holistic: Holistic | None = None
     """None where HolisticTraceAnalysis was not to be asked."""

@@ -93,6 +93,13 @@ def test_replay_reproduces_the_step(report: Report) -> None:
     assert abs(report.baseline.error_fraction) < 0.005
 
 
+def test_the_forecast_begins_with_todays_own_prediction(report: Report) -> None:
+    assert report.forecast is not None
+    assert report.config is not None
+    assert [row.world_size for row in report.forecast.rows] == [2, 4, 8, 16]
+    assert report.forecast.rows[0].step_ns == pipeline.what_if(report, report.config).step_ns
+
+
 def test_the_setting_is_read_off_the_buckets(report: Report) -> None:
     """1 and 3 MiB: no uniform cap gives these, DDP's default does."""
     assert report.config is not None

@@ -116,6 +116,13 @@ def test_importing_reports_loads_neither_plotly_nor_streamlit() -> None:
 def test_the_public_surface_is_frozen() -> None:
     import reports
 
-    assert reports.__all__ == ["render_html", "render_sweep", "render_terminal", "write_html"]
+    assert reports.__all__ == [
+        "render_estimate",
+        "render_forecast",
+        "render_html",
+        "render_sweep",
+        "render_terminal",
+        "write_html",
+    ]
     with pytest.raises(AttributeError):
         _ = reports.render_nothing

@@ -1,0 +1,124 @@
+"""The same job on another number of ranks, replayed with the link's terms as they grow from P to Q ranks.
+
+    beta · traffic_factor(Q) / traffic_factor(P)     each rank sends 2 (P - 1) / P of the bytes
+    alpha · messages(Q) / messages(P)                2 (P - 1) messages in a ring, 2 log2 P in a tree
+
+Which algorithm runs is the backend's choice, so both are replayed, and the band spans both. gloo runs a ring; NCCL
+takes what it thinks is faster, and its forecast is the tree's.
+
+    from 2 to 8 ranks: 1 · beta becomes 1.75 · beta, alpha becomes 7 · alpha in a ring and 3 · alpha in a tree
+
+The computation of a rank stays as it is (every rank keeps its batch), or is divided by Q / P (the ranks share a batch).
+That the link between any two ranks is as fast as today's, and that none is slower than today's slowest, is assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from msgspec.structs import replace
+
+from advisor.all_reduce import count_ring_messages, count_tree_messages, traffic_factor
+from advisor.errors import UsageError
+from advisor.replay import Job, Scenario, draw_scenarios, replay_scenarios, step_ns
+from advisor.schema import Basis, ComputeScaling, DDPConfig, Estimate, Forecast, ForecastRow
+
+Floats = npt.NDArray[np.float64]
+Messages = Callable[[int], float]
+
+MOST_RANKS = 1_000_000
+
+
+def forecast_ranks(
+    job: Job, config: DDPConfig, world_sizes: Sequence[int], compute: ComputeScaling = "constant"
+) -> Forecast:
+    """Forecasts the step on other numbers of ranks; on today's it is replay's own prediction, to the last bit.
+
+    Args:
+        job: Profile, calibration and communication model of the profiled run.
+        config: The profiled setting, with today's number of ranks.
+        world_sizes: The numbers of ranks to forecast.
+        compute: `constant` where each rank keeps its batch, `divided` where the ranks share one.
+
+    Raises:
+        UsageError: The run had a single rank, or a number of ranks cannot be meant.
+    """
+    today = config.world_size
+    if today < 2:
+        raise UsageError("A run of one rank exchanges nothing, so nothing is known of its link: profile two ranks.")
+    wrong = [size for size in world_sizes if not 0 < size <= MOST_RANKS]
+    if wrong:
+        raise UsageError(f"{wrong[0]} ranks cannot be forecast: give numbers from 1 to {MOST_RANKS}.")
+    tree_then_ring = (count_tree_messages, count_ring_messages)
+    algorithms = tree_then_ring[::-1] if config.backend == "gloo" else tree_then_ring
+    return Forecast(
+        profiled_world_size=today,
+        compute=compute,
+        rows=tuple(_forecast_row(job, config, world_size, compute, algorithms) for world_size in world_sizes),
+    )
+
+
+def _forecast_row(
+    job: Job, config: DDPConfig, world_size: int, compute: ComputeScaling, algorithms: tuple[Messages, Messages]
+) -> ForecastRow:
+    """Replays both algorithms; the first one gives the values, both together the bands."""
+    share = config.world_size / world_size if compute == "divided" else 1.0
+    there = replace(config, world_size=world_size)
+    scaled = divide_compute(job, share)
+    today = draw_scenarios(job)
+    today_ns = np.array([step_ns(job, config, run) for run in replay_scenarios(job, config, today)])
+    steps, blockings = [], []
+    for count_messages in algorithms:
+        scenarios = [scale_link(scenario, config.world_size, world_size, count_messages) for scenario in today]
+        runs = replay_scenarios(scaled, there, scenarios)
+        steps.append(np.array([step_ns(scaled, there, run) for run in runs]))
+        blockings.append(np.array([run.blocking for run in runs]))
+    basis: Basis = "fitted" if world_size == config.world_size else "extrapolated"
+    return ForecastRow(
+        world_size=world_size,
+        step_ns=_span(steps, basis),
+        blocking_ns=_span(blockings, basis),
+        efficiency_fraction=_span([share * today_ns / of_algorithm for of_algorithm in steps], basis),
+    )
+
+
+def scale_link(scenario: Scenario, today: int, world_size: int, count_messages: Messages) -> Scenario:
+    """The scenario's alpha and beta on `world_size` ranks instead of `today`."""
+    return Scenario(
+        scenario.alpha_ns * (count_messages(world_size) / count_messages(today)),
+        scenario.beta_ns_per_byte * (traffic_factor(world_size) / traffic_factor(today)),
+        scenario.compute_slowdown,
+        scenario.communication_slowdown,
+        scenario.copy_out_ns_per_byte,
+        scenario.launch_ns,
+    )
+
+
+def divide_compute(job: Job, share: float) -> Job:
+    """The job with `share` of the work that grows with the batch: loading data, forward and backward."""
+    slowest = job.profile.slowest
+    gradients = tuple(
+        replace(
+            gradient,
+            ready_host_ns=round(gradient.ready_host_ns * share),
+            ready_device_ns=round(gradient.ready_device_ns * share),
+        )
+        for gradient in slowest.gradients
+    )
+    less = replace(
+        slowest,
+        data_ns=round(slowest.data_ns * share),
+        forward_ns=round(slowest.forward_ns * share),
+        backward_ns=round(slowest.backward_ns * share),
+        gradients=gradients,
+    )
+    return Job(replace(job.profile, slowest=less), job.calibration, job.model)
+
+
+def _span(draws: Sequence[Floats], basis: Basis) -> Estimate:
+    """The first algorithm's central draw, and the 95 % interval that covers every algorithm's."""
+    value = float(draws[0][0])
+    lows, highs = zip(*(np.quantile(of_algorithm, [0.025, 0.975]) for of_algorithm in draws), strict=True)
+    return Estimate(value=value, low=min(value, float(min(lows))), high=max(value, float(max(highs))), basis=basis)
