@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,4 +62,19 @@ def test_a_faster_link_never_predicts_a_longer_backward(
     )
     quick = replay_backward(work, sizes, backward, concurrency, fast)
     late = replay_backward(work, sizes, backward, concurrency, slow)
+    assert quick.finish_end <= late.finish_end + 1e-3
+
+
+@given(schedules(), st.lists(st.floats(0, 1), min_size=12, max_size=12), st.floats(0, 1))
+def test_fewer_bytes_and_less_latency_never_predict_a_longer_backward(
+    schedule: tuple[list[float], list[float], float, int, Scenario], shares: list[float], latency: float
+) -> None:
+    """With two in flight the copies come in bucket order, whichever ended first, so they are left out there."""
+    work, sizes, backward, concurrency, scenario = schedule
+    much = replace(scenario, copy_out_ns_per_byte=scenario.copy_out_ns_per_byte * (concurrency == 1))
+    little = replace(much, alpha_ns=much.alpha_ns * latency)
+    fewer = [size * share for size, share in zip(sizes, shares, strict=False)]
+    quick = replay_backward(work, fewer, backward, concurrency, little)
+    late = replay_backward(work, sizes, backward, concurrency, much)
+    assert quick.compute_end <= late.compute_end + 1e-3
     assert quick.finish_end <= late.finish_end + 1e-3
