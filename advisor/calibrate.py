@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from advisor.comm_model import CommFit
+from advisor.comm_model import CommFit, estimate_compute_slowdown
 from advisor.interference import measure_interference
 from advisor.intervals import total
 from advisor.observation import RankObservation
 from advisor.schedule import StepSchedule
-from advisor.schema import Backend, Calibration, Estimate, Interference, StepProfile
+from advisor.schema import Backend, Calibration, Estimate, Interference, Ladder, StepProfile
 from advisor.statistics import median_estimate
 from advisor.step_profile import build_step_profile
 
@@ -31,7 +31,11 @@ class Calibrated:
 
 
 def calibrate(
-    observations: Sequence[RankObservation], schedules: Sequence[StepSchedule], fit: CommFit | None, backend: Backend
+    observations: Sequence[RankObservation],
+    schedules: Sequence[StepSchedule],
+    fit: CommFit | None,
+    backend: Backend,
+    ladders: Sequence[Ladder] = (),
 ) -> Calibrated:
     """Builds the step profile and the calibration of one run.
 
@@ -40,11 +44,13 @@ def calibrate(
         schedules: Their gradient exchanges.
         fit: The communication model of the gradients' all-reduce.
         backend: Decides how many collectives run at once.
+        ladders: Tell the slow-down of computation where the traces do not.
     """
     assumed: list[str] = []
     interference = measure_interference(observations)
-    compute_slowdown = _assume(1.0) if interference is None else _at_least_one(interference.slowdown)
-    if interference is None:
+    measured = estimate_compute_slowdown(ladders) if interference is None else interference.slowdown
+    compute_slowdown = _assume(1.0) if measured is None else _at_least_one(measured)
+    if measured is None:
         assumed.append("computation is not slowed down by communication (no operator ran both with and without it)")
     if fit is None:
         assumed.append("communication is not slowed down by computation (no communication model)")

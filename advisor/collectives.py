@@ -31,6 +31,7 @@ from advisor.readers.names import (
     OPERATOR,
     CollectiveKind,
     name_collective_kind,
+    name_protocol,
 )
 from advisor.schema import Phase
 from advisor.tables import match_names
@@ -67,6 +68,8 @@ class Collective:
     end_ns: int
     sequence: int = -1
     """NCCL's own count within the process group."""
+    protocol: str = ""
+    """NCCL's algorithm and protocol, such as `RING_LL`, where the kernel's name tells them."""
     group_size: int = -1
     node: str = ""
     """The autograd node during which the host launched it."""
@@ -337,6 +340,7 @@ def _from_kernels(timeline: RankTimeline) -> list[Collective]:
                 start_ns=kernel["start_ns"],
                 end_ns=kernel["end_ns"],
                 sequence=source["sequence"],
+                protocol=name_protocol(kernel["name"]),
                 group_size=source["group_size"],
                 node=find_node((launch["launch_thread"], launch["launch_ns"])),
             )

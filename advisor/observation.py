@@ -11,7 +11,7 @@ from advisor.exchange import StepExchange, find_exchanges
 from advisor.intervals import Intervals
 from advisor.parallelism import name_parallelism
 from advisor.readers.names import DDP_FORWARD, UNUSED_PARAMETER_SEARCH
-from advisor.schema import Backend, DeviceType, Parallelism, QualityNote, RunManifest, Wrapper, marks
+from advisor.schema import Backend, DeviceType, Ladder, Parallelism, QualityNote, RunManifest, Wrapper, marks
 from advisor.step_windows import StepSource
 from advisor.tables import Trace
 from advisor.timeline import StepTimeline, build_timeline
@@ -54,6 +54,8 @@ class RunObservation:
     ranks: tuple[RankObservation, ...]
     manifest: RunManifest | None
     notes: tuple[QualityNote, ...]
+    ladders: tuple[Ladder, ...] = ()
+    """Collectives that were timed apart from the run, on its machines."""
 
     @property
     def world_size(self) -> int:

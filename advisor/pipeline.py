@@ -13,10 +13,10 @@ from advisor.executors import Workers, open_executor
 from advisor.holistic import MOST_RANKS, merge_answers
 from advisor.observation import RunObservation
 from advisor.readers.run import Progress, read_ranks
-from advisor.readers.run_files import find_run
+from advisor.readers.run_files import RunFiles, find_run
 from advisor.replay import Job, predict
 from advisor.report import build_report
-from advisor.schema import DDPConfig, Prediction, Report
+from advisor.schema import DDPConfig, Ladder, Prediction, Report
 from advisor.survey import survey_rank
 
 
@@ -45,11 +45,38 @@ def analyze(
         InputError: Something is missing, unreadable or no trace.
         UsageError: The workers cannot be had, or one was killed.
     """
-    run = find_run(paths, ranks)
+    return analyze_run(find_run(paths, ranks), holistic=holistic, workers=workers, on_progress=on_progress)
+
+
+def analyze_run(
+    run: RunFiles,
+    *,
+    holistic: bool = True,
+    workers: Workers = 1,
+    ladders: Sequence[Ladder] = (),
+    on_progress: Progress | None = None,
+) -> Report:
+    """Analyses a run whose files are found already, with what was measured apart from it.
+
+    Args:
+        run: Its files.
+        holistic: As in `analyze`.
+        workers: As in `analyze`.
+        ladders: Collectives timed on its machines (`read_probe`, `read_nccl_tests`), instead of the run's own probe.
+        on_progress: As in `analyze`.
+
+    Returns:
+        The report; nothing is written.
+
+    Raises:
+        InputError: No trace can be read.
+    """
     survey = partial(survey_rank, examined=frozenset(files.rank for files in run.ranks[: MOST_RANKS * holistic]))
     with open_executor(workers, run) as executor:
         surveys, notes = read_ranks(run, survey, executor=executor, on_progress=on_progress)
-    report = build_report(RunObservation(run.source, tuple(s.observation for s in surveys), run.manifest, notes))
+    known = tuple(ladders) or ((run.probe,) if run.probe else ())
+    observed = tuple(each.observation for each in surveys)
+    report = build_report(RunObservation(run.source, observed, run.manifest, notes, known))
     if not holistic:
         return report
     answers = [s.holistic for s in surveys if s.holistic is not None]

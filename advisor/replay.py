@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heappop, heappush
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ from advisor.schema import (
     Baseline,
     BucketSpan,
     Calibration,
+    CommDraw,
     CommModel,
     DDPConfig,
     Estimate,
@@ -36,8 +38,9 @@ from advisor.schema import (
 )
 
 NUM_DRAWS = 64
-LEAST = (0.0, 0.0, 1.0, 1.0, 0.0, 0.0)
-"""No draw of a Scenario's fields goes below these, however wide its interval: overlap never speeds anything up."""
+LEAST = (0.0, 1.0, 0.0, 1.0, 0.0, 0.0)
+"""No draw of alpha, the slow-down of communication, beta, that of computation, copying and launching goes below these,
+however wide its interval: overlap never speeds anything up."""
 NORMAL_95 = 1.96
 BASELINE_LIMIT = 0.10
 NOISE_FLOORS_IN_LIMIT = 3.0
@@ -55,6 +58,13 @@ class Scenario:
     communication_slowdown: float
     copy_out_ns_per_byte: float
     launch_ns: float
+    kinks: tuple[tuple[float, float], ...] = ()
+    """Bytes from which on beta is larger, and by how much."""
+
+    def transfer_ns(self, num_bytes: float) -> float:
+        """The time of a collective that has the link and the cores for itself."""
+        bends = sum(change * (num_bytes - kink) for kink, change in self.kinks if num_bytes > kink)
+        return self.alpha_ns + self.beta_ns_per_byte * num_bytes + bends
 
 
 class Replayed(NamedTuple):
@@ -93,7 +103,7 @@ def replay_backward(
     num = len(work)
     launch_at = [ready + k * scenario.launch_ns for k, ready in enumerate(work)]
     compute_total = max(backward_ns, work[-1] if num else 0.0) + num * scenario.launch_ns
-    alone = [scenario.alpha_ns + scenario.beta_ns_per_byte * size for size in sizes]
+    alone = [scenario.transfer_ns(size) for size in sizes]
     compute_pace, communication_pace = scenario.compute_slowdown, scenario.communication_slowdown
     starts, ends, readies = [0.0] * num, [0.0] * num, [0.0] * num
     in_flight: list[tuple[float, int]] = []  # a heap: how far `served` is when a bucket ends, and the bucket
@@ -237,23 +247,46 @@ def count_wire_bytes(gradient: GradientReady, config: DDPConfig) -> float:
 
 
 def draw_scenarios(job: Job) -> list[Scenario]:
-    """The central scenario, then draws from the intervals; the same for every setting: differences are paired."""
-    segment = job.model.segments[0]
-    calibration = job.calibration
-    terms = (
-        segment.alpha_ns,
-        segment.beta_ns_per_byte,
-        calibration.compute_slowdown,
-        calibration.communication_slowdown,
-        calibration.copy_out_ns_per_byte,
-        calibration.launch_ns,
+    """The central scenario, then draws from the intervals; the same for every setting: differences are paired.
+
+    Latency, slopes and slow-down of communication are drawn jointly, as the model's fit left them.
+    """
+    model, calibration = job.model, job.calibration
+    terms = (calibration.compute_slowdown, calibration.copy_out_ns_per_byte, calibration.launch_ns)
+    central = CommDraw(
+        alpha_ns=model.segments[0].alpha_ns.value,
+        communication_slowdown=calibration.communication_slowdown.value,
+        betas_ns_per_byte=tuple(segment.beta_ns_per_byte.value for segment in model.segments),
     )
-    draws = _draw_normals()
-    central = Scenario(*(term.value for term in terms))
+    normals = _draw_normals()
+    drawn = model.draws[: len(normals)] or [_draw_apart(job, row) for row in normals]
+    others = [[_shift(t, z, least) for t, z, least in zip(terms, row[3:], LEAST[3:], strict=True)] for row in normals]
     return [
-        central,
-        *(Scenario(*(_shift(t, z, least) for t, z, least in zip(terms, row, LEAST, strict=True))) for row in draws),
+        _build_scenario(central, model, [term.value for term in terms]),
+        *(_build_scenario(draw, model, other) for draw, other in zip(drawn, others, strict=True)),
     ]
+
+
+def _build_scenario(draw: CommDraw, model: CommModel, others: Sequence[float]) -> Scenario:
+    compute_slowdown, copy_out_ns_per_byte, launch_ns = others
+    changes = [after - before for before, after in pairwise(draw.betas_ns_per_byte)]
+    return Scenario(
+        alpha_ns=draw.alpha_ns,
+        beta_ns_per_byte=draw.betas_ns_per_byte[0],
+        compute_slowdown=compute_slowdown,
+        communication_slowdown=draw.communication_slowdown,
+        copy_out_ns_per_byte=copy_out_ns_per_byte,
+        launch_ns=launch_ns,
+        kinks=tuple(zip(model.kinks_bytes, changes, strict=True)),
+    )
+
+
+def _draw_apart(job: Job, row: Sequence[float]) -> CommDraw:
+    """A draw for a model of an older report, which kept only the intervals of one segment."""
+    segment = job.model.segments[0]
+    terms = (segment.alpha_ns, job.calibration.communication_slowdown, segment.beta_ns_per_byte)
+    alpha, slowdown, beta = (_shift(t, z, least) for t, z, least in zip(terms, row[:3], LEAST[:3], strict=True))
+    return CommDraw(alpha_ns=alpha, communication_slowdown=slowdown, betas_ns_per_byte=(beta,))
 
 
 @lru_cache(maxsize=1)

@@ -12,7 +12,7 @@ import msgspec
 from advisor.alarms import ALARMS
 from advisor.calibrate import CONCURRENCY, Calibrated, calibrate
 from advisor.collectives import match_collectives
-from advisor.comm_model import CommFit, collect_transfers, fit_comm_models
+from advisor.comm_model import CommFit, collect_transfers, fit_sources
 from advisor.forecast import forecast_ranks
 from advisor.observation import RunObservation
 from advisor.recommend import recommend
@@ -39,9 +39,9 @@ def build_report(run: RunObservation) -> Report:
     matched = match_collectives(collectives, run.world_size)
     schedules = build_schedules(run.ranks, matched)
     transfers = collect_transfers(matched, run.ranks, concurrency=CONCURRENCY[run.backend])
-    fits = fit_comm_models(transfers, run.world_size, run.backend)
+    fits, notes = fit_sources(transfers, run.ladders, run.world_size, run.backend)
     fit = _choose_fit(fits, schedules)
-    calibrated = calibrate(run.ranks, schedules, fit, run.backend)
+    calibrated = calibrate(run.ranks, schedules, fit, run.backend, run.ladders)
     config = identify_config(run, schedules, calibrated.profile)
     waiting = find_waiting(matched)
     steps = summarize_steps(run.ranks, schedules, waiting)
@@ -65,7 +65,7 @@ def build_report(run: RunObservation) -> Report:
         source=run.source,
         manifest=run.manifest,
         config=config,
-        notes=(*run.notes, *_note_quality(run, calibrated, config)),
+        notes=(*run.notes, *notes, *_note_quality(run, calibrated, config)),
         verdict=verdict,
         alarms=tuple(alarm for check in ALARMS if (alarm := check(analysis)) is not None),
         baseline=baseline,

@@ -157,10 +157,10 @@ def _measure_latency_share(analysis: Analysis) -> float | None:
     model = analysis.comm_model
     if model is None or not model.latency_known or not model.complete:
         return None
-    alpha, beta = model.segments[0].alpha_ns.value, model.segments[0].beta_ns_per_byte.value
-    weighted = [
-        (b.blocking_ns, alpha / max(1e-9, alpha + beta * b.num_bytes)) for b in analysis.buckets if b.num_bytes > 0
-    ]
+    sizes = {bucket.num_bytes for bucket in analysis.buckets if bucket.num_bytes > 0}
+    alpha = model.segments[0].alpha_ns.value
+    share_of = {num_bytes: alpha / max(1e-9, model.predict(num_bytes).value) for num_bytes in sizes}
+    weighted = [(b.blocking_ns, share_of[b.num_bytes]) for b in analysis.buckets if b.num_bytes > 0]
     weight = sum(blocking for blocking, _ in weighted)
     return sum(blocking * share for blocking, share in weighted) / weight if weight else None
 

@@ -58,13 +58,26 @@ def format_rate(ns_per_byte: Estimate) -> str:
     """The bandwidth that a time per byte means, in 1e9 bytes per s: 0.5 ns a byte is `2.0 GB/s [1.9, 2.1]`."""
     if ns_per_byte.low <= 0:
         return UNKNOWN
-    value, low, high = _rounded_together(
-        Estimate(
-            value=1 / ns_per_byte.value, low=1 / ns_per_byte.high, high=1 / ns_per_byte.low, basis=ns_per_byte.basis
-        ),
-        1.0,
-    )
+    value, low, high = (1e9 / ns for ns in (ns_per_byte.value, ns_per_byte.high, ns_per_byte.low))
+    return format_bandwidth(Estimate(value=value, low=low, high=high, basis=ns_per_byte.basis))
+
+
+def format_bandwidth(bytes_per_s: Estimate | None) -> str:
+    """A bandwidth in 1e9 bytes per s, as nccl-tests prints it: `2.0 GB/s [1.9, 2.1]`."""
+    if bytes_per_s is None:
+        return UNKNOWN
+    value, low, high = _rounded_together(bytes_per_s, 1e9)
     return f"{value} GB/s [{low}, {high}]"
+
+
+def format_factor(factor: Estimate | None) -> str:
+    """How many times as much: `1.9 × [1.8, 2.0]`."""
+    if factor is None:
+        return UNKNOWN
+    if factor.low == factor.high:
+        return f"{_significant(factor.value)} ×"
+    value, low, high = _rounded_together(factor, 1.0)
+    return f"{value} × [{low}, {high}]"
 
 
 def format_share(share: Estimate) -> str:

@@ -15,7 +15,6 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -24,7 +23,7 @@ from advisor.schema import DDPConfig
 from workloads.exchange import Reporter
 from workloads.factories import build_job
 from workloads.job import Job, JobContext
-from workloads.place import Place, settle_config
+from workloads.place import Place, agree, settle_config
 from workloads.requests import SweepRequest
 from workloads.sweep_store import State, SweepStore
 from workloads.train import Training
@@ -33,22 +32,20 @@ from workloads.wrap import num_settling_steps
 MIN_ROUNDS = 3
 """Below this there is no interval; measured whatever the budget says."""
 
-T = TypeVar("T")
-
 
 def measure_in_turns(request: SweepRequest, place: Place, reporter: Reporter) -> None:
     """Warms up every arm that has not failed before, then visits them in rounds until the budget is used."""
     job = build_job(JobContext(request.job, place.rank, place.world_size, place.device))
     with SweepStore(Path(request.database)) if place.rank == 0 else nullcontext() as store:
         log = _Log(request, reporter, store)
-        positions, first_round = _agree((log.positions(), log.next_round()))
+        positions, first_round = agree((log.positions(), log.next_round()))
         trainings = {}
         for position in positions:
             on_step = partial(log.begin, position, "warming")
             trainings[position] = _warm_up(job, request.arms[position].config, place, on_step)
             log.end(position)
         round_index, round_s = first_round, 0.0
-        while _agree(round_index < first_round + MIN_ROUNDS or log.leaves(round_s)):
+        while agree(round_index < first_round + MIN_ROUNDS or log.leaves(round_s)):
             round_started = time.monotonic()
             for position in _shuffled(positions, round_index):
                 log.begin(position, "measuring")
@@ -121,10 +118,3 @@ def _visit(training: Training, num_steps: int, place: Place) -> list[list[int]]:
 
 def _shuffled(positions: Sequence[int], round_index: int) -> list[int]:
     return random.Random(round_index).sample(positions, len(positions))
-
-
-def _agree(value: T) -> T:
-    """Rank 0's value, on every rank."""
-    told = [value]
-    dist.broadcast_object_list(told)
-    return told[0]

@@ -1,4 +1,4 @@
-"""What a person asks of training processes: record a run, check a job. Imports no torch; the processes do."""
+"""What a person asks of processes: record a run, check a job, probe the machine. Imports no torch; they do."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from pathlib import Path
 
 import msgspec
 
-from advisor.schema import read_json
+from advisor.schema import Ladder, read_json
 from workloads.job import check_spec
 from workloads.processes import OnProgress, launch
-from workloads.requests import CheckRequest, CheckResult, CheckResults, RecordRequest
+from workloads.requests import CheckRequest, CheckResult, CheckResults, ProbeRequest, RecordRequest
 from workloads.run_folder import abandon_run_folder, default_run_folder, open_run_folder
 
-__all__ = ["OnProgress", "check_run", "record_run"]
+__all__ = ["OnProgress", "check_run", "probe_run", "record_run"]
+
+START_AND_STOP_S = 180.0
+"""What a probe may take beyond its budget."""
 
 
 def record_run(request: RecordRequest, on_progress: OnProgress | None = None, *, timeout_s: float = 900.0) -> Path:
@@ -65,3 +68,24 @@ def check_run(
         out = Path(folder) / "results.json"
         launch(msgspec.structs.replace(request, out=str(out)), on_progress, timeout_s=timeout_s)
         return read_json(CheckResults, out).results
+
+
+def probe_run(request: ProbeRequest, on_progress: OnProgress | None = None) -> Ladder:
+    """Times collectives on `request.config.world_size` local processes.
+
+    Args:
+        request: World size, backend and budget; `out` is chosen here.
+        on_progress: Called after each visit with the seconds used and those of the budget.
+
+    Returns:
+        What was measured, and what was left out.
+
+    Raises:
+        UsageError: The backend or the device is not there.
+        RunError: A rank failed, or the probe took too long.
+    """
+    with tempfile.TemporaryDirectory(prefix="ddp-advisor-") as folder:
+        out = Path(folder) / "probe.json"
+        timeout_s = request.budget_s + START_AND_STOP_S
+        launch(msgspec.structs.replace(request, out=str(out)), on_progress, timeout_s=timeout_s)
+        return read_json(Ladder, out)

@@ -53,7 +53,7 @@ def build_manifest(model: nn.Module, config: DDPConfig, devices: Sequence[Device
     layout = read_layout(model, config)
     bucket_of = {index: bucket for bucket, indices in enumerate(layout.rebuilt) for index in indices}
     return RunManifest(
-        tool_version=_tool_version(),
+        tool_version=read_tool_version(),
         created=datetime.now().astimezone().isoformat(timespec="seconds"),
         workload=label.workload,
         preset=label.preset,
@@ -178,7 +178,8 @@ def _name_hook(registered: tuple[Any, Any] | None) -> str:
     return f"powersgd:{state.matrix_approximation_rank}" if is_powersgd else HOOK_NAMES.get(name, name)
 
 
-def _tool_version() -> str:
+def read_tool_version() -> str:
+    """The installed version of ddp-advisor."""
     try:
         return importlib.metadata.version("ddp-advisor")
     except importlib.metadata.PackageNotFoundError:  # a checkout that was never installed

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TypeVar
 
 import msgspec
 import torch
@@ -15,6 +16,8 @@ import torch.distributed as dist
 from advisor.errors import UsageError
 from advisor.schema import Backend, DDPConfig
 from workloads.requests import DeviceChoice
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -60,3 +63,10 @@ def process_group(
 def settle_config(config: DDPConfig, place: Place) -> DDPConfig:
     """The settings with what the processes found: the real world size and backend."""
     return msgspec.structs.replace(config, world_size=place.world_size, backend=place.backend)
+
+
+def agree(value: T) -> T:
+    """Rank 0's value, on every rank."""
+    told = [value]
+    dist.broadcast_object_list(told)
+    return told[0]

@@ -67,6 +67,19 @@ class CheckRequest(Struct, frozen=True, kw_only=True, tag="check"):
     collective_timeout_s: float = 120.0
 
 
+class ProbeRequest(Struct, frozen=True, kw_only=True, tag="probe"):
+    """Time collectives on `config.world_size` processes for about `budget_s`; `out` takes the `Ladder`.
+
+    Of `config` only world size and backend count.
+    """
+
+    config: DDPConfig
+    out: str = ""
+    budget_s: float = 60.0
+    device: DeviceChoice = "auto"
+    collective_timeout_s: float = 60.0
+
+
 class CheckResult(Struct, frozen=True, kw_only=True):
     """One check: what should hold, whether it does, and what was seen."""
 
@@ -81,9 +94,10 @@ class CheckResults(Struct, frozen=True, kw_only=True):
     results: tuple[CheckResult, ...]
 
 
-Request = RecordRequest | SweepRequest | CheckRequest
+Request = RecordRequest | SweepRequest | CheckRequest | ProbeRequest
 
 
 def silence_limit_s(request: Request) -> float:
     """How long ranks may wait for each other and nothing be heard of them; more where torch.compile is at work."""
-    return request.collective_timeout_s + (COMPILATION_S if request.job.compile else 0.0)
+    compiles = not isinstance(request, ProbeRequest) and request.job.compile
+    return request.collective_timeout_s + (COMPILATION_S if compiles else 0.0)

@@ -9,8 +9,9 @@ from workloads.interleave import measure_in_turns
 from workloads.job import JobContext
 from workloads.manifest import RunLabel
 from workloads.place import Place, process_group, settle_config
+from workloads.probe import probe_machine
 from workloads.record import num_skipped_steps, record
-from workloads.requests import CheckRequest, RecordRequest, Request, SweepRequest, silence_limit_s
+from workloads.requests import CheckRequest, ProbeRequest, RecordRequest, Request, SweepRequest, silence_limit_s
 from workloads.train import Training
 
 
@@ -24,6 +25,8 @@ def run_task(request: Request, reporter: Reporter) -> None:
                 measure_in_turns(request, place, reporter)
             case CheckRequest():
                 check_job(request, place, reporter)
+            case ProbeRequest():
+                probe_machine(request, place, reporter)
 
 
 def record_job(request: RecordRequest, place: Place, reporter: Reporter) -> None:

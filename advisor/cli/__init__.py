@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from advisor.cli import analyze, check, demo, estimate, forecast, report, run, schema
+from advisor.cli import analyze, check, demo, estimate, forecast, probe, report, run, schema
 from advisor.cli._failures import tell_failures
 
 COMMANDS = (
@@ -17,6 +17,7 @@ COMMANDS = (
     run.run,
     analyze.analyze,
     report.report,
+    probe.probe,
     forecast.forecast,
     estimate.estimate,
     check.check,

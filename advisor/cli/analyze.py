@@ -27,6 +27,12 @@ def analyze(
     ranks: Annotated[
         str | None, typer.Option(metavar="N,N,…", help="Ranks of the files that tell none, in name order: 0,1 or 0-7.")
     ] = None,
+    probe: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A probe.json of these machines; default the run folder's own.")
+    ] = None,
+    nccl_tests: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What all_reduce_perf and its like printed or wrote as JSON.")
+    ] = None,
     workers: Annotated[
         int | None,
         typer.Option(min=1, metavar="N", help="Processes that read ranks; default as many as pay."),
@@ -53,18 +59,26 @@ def analyze(
 
     from advisor.cli._files import choose_folder, tell_what_is_missing, tell_where, write_report
     from advisor.cli._progress import show_progress
-    from advisor.pipeline import analyze as analyze_traces
+    from advisor.pipeline import analyze_run
+    from advisor.readers.locations import LocalFile
+    from advisor.readers.nccl_tests import read_nccl_tests
+    from advisor.readers.probe import read_probe
+    from advisor.readers.run_files import find_run
     from reports import render_terminal
 
     if workers is not None and scheduler is not None:
         raise UsageError("--workers starts processes here, --scheduler asks a cluster: give one of them.")
     folder = choose_folder(paths, out)
+    ladders = [
+        *([read_probe(LocalFile(probe))] if probe else []),
+        *([read_nccl_tests(LocalFile(nccl_tests))] if nccl_tests else []),
+    ]
     with show_progress("Reading traces", visible=not as_json) as on_progress:
-        report = analyze_traces(
-            paths,
-            ranks=read_ranks(ranks or ""),
+        report = analyze_run(
+            find_run(paths, read_ranks(ranks or "")),
             holistic=not no_holistic,
             workers=scheduler or workers,
+            ladders=ladders,
             on_progress=on_progress,
         )
     write_report(report, folder)

@@ -41,6 +41,9 @@ COLLECTIVE_KINDS: tuple[tuple[re.Pattern[str], CollectiveKind], ...] = (
 )
 """First match wins."""
 
+PROTOCOL = re.compile(r"(RING|TREE|COLLNET_DIRECT|COLLNET_CHAIN|NVLS_TREE|NVLS|PAT)_(LL128|LL|SIMPLE)(?![A-Za-z0-9])")
+"""NCCL's algorithm and protocol in a kernel's name; a message's size decides which it takes."""
+
 CATEGORIES: dict[str, str] = {
     "operator": "cpu_op", "runtime": "cuda_runtime", "driver": "cuda_driver", "memcpy": "gpu_memcpy",
     "memset": "gpu_memset", "concurrent_kernel": "kernel",
@@ -145,6 +148,12 @@ def name_category(category: str | None, name: str, *, has_stream: bool = False) 
 def name_collective_kind(name: str) -> CollectiveKind | None:
     """The kind of collective that a kernel, annotation or `Collective name` speaks of."""
     return next((kind for pattern, kind in COLLECTIVE_KINDS if pattern.search(name)), None)
+
+
+def name_protocol(kernel: str) -> str:
+    """NCCL's algorithm and protocol as a kernel's name tells them, else empty."""
+    found = PROTOCOL.search(kernel)
+    return found[0] if found else ""
 
 
 def name_dtype(spelling: str) -> str:

@@ -14,7 +14,8 @@ from advisor.readers.folders import match_paths, walk_folder
 from advisor.readers.locations import STANDARD_INPUT, LocalFile, Location, read_standard_input
 
 MANIFEST = "manifest.json"
-NOT_TRACES = frozenset({"report.json", "probe.json"})
+PROBE = "probe.json"
+NOT_TRACES = frozenset({"report.json"})
 """What else a run folder holds."""
 
 _TRACE = re.compile(r"\.json(\.gz|\.zst|\.zstd)?$", re.IGNORECASE)
@@ -28,7 +29,7 @@ OnFailure = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A file that may be a trace, an archive of traces or a manifest."""
+    """A file that may be a trace, an archive of traces, a manifest or a probe."""
 
     location: Location
     is_named: bool
@@ -104,5 +105,5 @@ def _resolve_local(path: Path, on_failure: OnFailure) -> Iterator[Candidate]:
             yield from (Candidate(LocalFile(file), is_named=False) for file in files)
         elif exists or is_wanted(match.name):
             yield Candidate(LocalFile(match), is_named=exists)
-            if (manifest := match.with_name(MANIFEST)).is_file():
-                yield Candidate(LocalFile(manifest), is_named=False)
+            beside = (match.with_name(MANIFEST), match.with_name(PROBE))
+            yield from (Candidate(LocalFile(file), is_named=False) for file in beside if file.is_file())

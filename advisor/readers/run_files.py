@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from advisor.errors import InputError, UsageError
 from advisor.readers.display import list_names, show_path
+from advisor.readers.locations import Location
 from advisor.readers.manifest import read_manifest
+from advisor.readers.probe import read_probe
 from advisor.readers.separation import describe_runs, find_innermost, order_windows, separate_runs
 from advisor.readers.sources import Found, Source, find_sources
-from advisor.schema import QualityNote, RunManifest
+from advisor.schema import Ladder, QualityNote, RunManifest
 
 MOST_FAILURES_SHOWN = 4
 FAR_APART_NS = 600 * 10**9
@@ -36,6 +38,7 @@ class RunFiles:
     """By rank. Empty only where nothing looks like a trace: then `strays` say why."""
     strays: tuple[Source, ...]
     manifest: RunManifest | None
+    probe: Ladder | None
     notes: tuple[QualityNote, ...]
 
 
@@ -64,7 +67,8 @@ def find_run(paths: Sequence[str | Path], ranks: Sequence[int] = ()) -> RunFiles
         source=source,
         ranks=tuple(by_rank),
         strays=tuple(found.strays),
-        manifest=_read_manifest_of(unique, found),
+        manifest=read_manifest(manifest) if (manifest := _find_beside(unique, found.manifests)) else None,
+        probe=read_probe(probe) if (probe := _find_beside(unique, found.probes)) else None,
         notes=tuple(notes),
     )
 
@@ -124,10 +128,11 @@ def _group_by_rank(sources: Sequence[Source]) -> list[RankFiles]:
     return [RankFiles(rank, tuple(order_windows(groups[rank]))) for rank in sorted(groups)]
 
 
-def _read_manifest_of(sources: Sequence[Source], found: Found) -> RunManifest | None:
-    folders = {find_innermost(source.folder, found.manifests) for source in sources}
+def _find_beside(sources: Sequence[Source], files: Mapping[str, Location]) -> Location | None:
+    """The file that tells about all of the traces, by its folder."""
+    folders = {find_innermost(source.folder, files) for source in sources}
     folder = folders.pop() if len(folders) == 1 else None
-    return None if folder is None else read_manifest(found.manifests[folder])
+    return None if folder is None else files[folder]
 
 
 def _note_strays(strays: Sequence[Source]) -> list[QualityNote]:

@@ -17,6 +17,7 @@ from advisor.readers.heads import HEAD_BYTES, Head, read_head
 from advisor.readers.locations import LocalFile, Location, open_stream
 from advisor.readers.paths import (
     MANIFEST,
+    PROBE,
     Candidate,
     base_name,
     is_archive_name,
@@ -66,6 +67,8 @@ class Found:
     """JSON files that do not look like traces."""
     manifests: dict[str, Location] = field(default_factory=dict)
     """By folder."""
+    probes: dict[str, Location] = field(default_factory=dict)
+    """By folder."""
     failures: list[str] = field(default_factory=list)
     """A sentence for each thing that cannot be read."""
 
@@ -89,6 +92,7 @@ def find_sources(paths: Sequence[str | Path]) -> Found:
             found.sources += part.sources
             found.strays += part.strays
             found.manifests |= part.manifests
+            found.probes |= part.probes
             found.failures += part.failures
     if not found.sources and (found.failures or not found.strays):
         names = list_names([show_path(path) for path in paths])
@@ -103,10 +107,10 @@ def find_sources(paths: Sequence[str | Path]) -> Found:
 
 def _inspect(candidate: Candidate) -> Found:
     found = Found()
+    if not candidate.is_named and _is_beside_traces(candidate.location, found):
+        return found
     try:
-        if not candidate.is_named and base_name(candidate.location.name) == MANIFEST:
-            found.manifests[candidate.location.name.rpartition("/")[0]] = candidate.location
-        elif not candidate.is_named and is_perfetto_name(candidate.location.name):
+        if not candidate.is_named and is_perfetto_name(candidate.location.name):
             found.failures.append(_refuse_perfetto(candidate.location.name))
         else:
             _look_into(candidate, found)
@@ -115,6 +119,15 @@ def _inspect(candidate: Candidate) -> Found:
         found = found if is_damage else Found()
         found.failures.append(str(error))
     return found
+
+
+def _is_beside_traces(location: Location, found: Found) -> bool:
+    """Keeps what tells about the traces of its folder and is none itself."""
+    folder, _, name = location.name.rpartition("/")
+    kept = {MANIFEST: found.manifests, PROBE: found.probes}.get(name)
+    if kept is not None:
+        kept[folder] = location
+    return kept is not None
 
 
 def _look_into(candidate: Candidate, found: Found) -> None:
@@ -137,9 +150,9 @@ def _look_into_archive(candidate: Candidate, found: Found) -> None:
         return not hidden and is_wanted(base_name(path)) and _lies_inside(path.removeprefix("./"), candidate.inside)
 
     for member, data in walk_archive(candidate.location, lies_here):
-        if base_name(member.path) == MANIFEST:
-            found.manifests[member.name.rpartition("/")[0]] = member
-        elif is_archive_name(member.path):
+        if _is_beside_traces(member, found):
+            continue
+        if is_archive_name(member.path):
             found.failures.append(_refuse_nested(member.name))
         elif is_perfetto_name(member.path):
             found.failures.append(_refuse_perfetto(member.name))

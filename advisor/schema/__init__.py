@@ -2,7 +2,7 @@
 
 Integer nanoseconds and bytes are measured; an `Estimate` of the same unit is a statistic or a model's answer, as a
 float with its interval. Suffixes carry the unit: `_ns`, `_bytes`, `_fraction`, `_ns_per_byte`. Times of a step are
-relative to that step's start. The files of a run folder are a `RunManifest` and a `Report`; both carry a
+relative to that step's start. The files of a run folder are a `RunManifest`, a `Ladder` and a `Report`; all carry a
 `schema_version`, older ones stay readable, and `read_json` refuses newer ones in a sentence.
 """
 
@@ -65,13 +65,20 @@ from advisor.schema.measured import (
 )
 from advisor.schema.models import (
     Calibration,
+    CommDraw,
     CommModel,
     CommSample,
     CommSegment,
     GradientReady,
     Interference,
     RankProfile,
+    SampleSource,
     StepProfile,
+    broken_line,
+)
+from advisor.schema.probe import (
+    Ladder,
+    LadderPoint,
 )
 from advisor.schema.run import (
     BucketInfo,
@@ -101,6 +108,7 @@ __all__ = [
     "Calibration",
     "CollectiveRole",
     "CollectiveSummary",
+    "CommDraw",
     "CommModel",
     "CommSample",
     "CommSegment",
@@ -123,6 +131,8 @@ __all__ = [
     "KernelKind",
     "KernelTime",
     "KindTime",
+    "Ladder",
+    "LadderPoint",
     "MemoryPerRank",
     "OverlapCheck",
     "Parallelism",
@@ -136,6 +146,7 @@ __all__ = [
     "RecommendationStatus",
     "Report",
     "RunManifest",
+    "SampleSource",
     "SettingEstimate",
     "Severity",
     "StepProfile",
@@ -150,6 +161,7 @@ __all__ = [
     "VerdictCode",
     "WaterfallTerm",
     "Wrapper",
+    "broken_line",
     "encode_json",
     "read_json",
     "read_report",

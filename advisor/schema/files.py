@@ -10,6 +10,7 @@ import msgspec
 from advisor.errors import InputError, SchemaVersionError
 from advisor.schema.answers import Prediction, Report
 from advisor.schema.base import SCHEMA_VERSION, Struct
+from advisor.schema.probe import Ladder
 from advisor.schema.run import DDPConfig, RunManifest
 from advisor.schema.sketch import JobEstimate
 
@@ -19,6 +20,7 @@ PUBLISHED: dict[str, type[Struct]] = {
     "prediction": Prediction,
     "config": DDPConfig,
     "estimate": JobEstimate,
+    "probe": Ladder,
 }
 """The structs whose JSON schema `ddp-advisor schema NAME` prints."""
 

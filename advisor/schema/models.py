@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
+from typing import Literal
+
 from advisor.schema.base import DeviceType, Estimate, Struct
+
+SampleSource = Literal["trace", "probe", "nccl_tests"]
+"""Where a communication model's samples come from."""
 
 
 class CommSample(Struct, frozen=True, kw_only=True):
@@ -11,15 +18,29 @@ class CommSample(Struct, frozen=True, kw_only=True):
     num_bytes: int
     transfer_ns: int
     step: int
+    """Of the training run, or the visit of a ladder."""
+    source: SampleSource = "trace"
 
 
 class CommSegment(Struct, frozen=True, kw_only=True):
-    """alpha + beta · bytes, for from_bytes <= bytes < to_bytes (None: no upper end)."""
+    """alpha + beta · bytes, for from_bytes <= bytes < to_bytes (None: no upper end).
+
+    Segments meet at their kinks, so only the first alpha is a latency; beyond a kink it is where the line would start.
+    """
 
     alpha_ns: Estimate
     beta_ns_per_byte: Estimate
     from_bytes: int
     to_bytes: int | None
+
+
+class CommDraw(Struct, frozen=True, kw_only=True, array_like=True):
+    """One joint draw of all that a fit leaves uncertain: latency, slope and slow-down make up for each other."""
+
+    alpha_ns: float
+    communication_slowdown: float
+    betas_ns_per_byte: tuple[float, ...]
+    """By segment."""
 
 
 class CommModel(Struct, frozen=True, kw_only=True):
@@ -32,26 +53,63 @@ class CommModel(Struct, frozen=True, kw_only=True):
     segments: tuple[CommSegment, ...]
     samples: tuple[CommSample, ...]
     latency_known: bool
-    """False where one sampled size alone cannot tell alpha from beta."""
+    """False where the samples cannot tell alpha from beta: one size alone, or too few of them."""
     complete: bool
     """False where a peer's trace is missing: waiting for it may hide in these times, which are upper limits."""
     message: str
+    draws: tuple[CommDraw, ...] = ()
+    busbw_bytes_per_s: Estimate | None = None
+    """Bus bandwidth of large messages as nccl-tests defines it; None for kinds that it does not define."""
+
+    @property
+    def kinks_bytes(self) -> tuple[int, ...]:
+        """Where one segment ends and the next begins."""
+        return tuple(segment.from_bytes for segment in self.segments[1:])
+
+    @property
+    def sources(self) -> tuple[SampleSource, ...]:
+        """Where the samples come from, each once."""
+        return tuple(dict.fromkeys(sample.source for sample in self.samples))
 
     def predict(self, num_bytes: float) -> Estimate:
         """Time of one collective of `num_bytes`, in ns; `extrapolated` beyond twice (or below half) the sampled sizes.
 
-        The interval takes alpha and beta at their ends together, which is wide on purpose.
+        The interval comes from the joint draws. A model without them takes alpha and beta at their ends together,
+        which is wide on purpose.
         """
         segment = next((s for s in self.segments if s.to_bytes is None or num_bytes < s.to_bytes), self.segments[-1])
         alpha, beta = segment.alpha_ns, segment.beta_ns_per_byte
+        value, low, high = (a + b * num_bytes for a, b in zip(_ends(alpha), _ends(beta), strict=True))
+        if self.draws:
+            times = sorted(
+                broken_line(d.alpha_ns, d.betas_ns_per_byte, self.kinks_bytes)(num_bytes) for d in self.draws
+            )
+            tail = round(0.025 * (len(times) - 1))
+            low, high = min(value, times[tail]), max(value, times[-1 - tail])
         sizes = [sample.num_bytes for sample in self.samples]
         inside = bool(sizes) and min(sizes) / 2 <= num_bytes <= 2 * max(sizes)
-        return Estimate(
-            value=alpha.value + beta.value * num_bytes,
-            low=alpha.low + beta.low * num_bytes,
-            high=alpha.high + beta.high * num_bytes,
-            basis="fitted" if inside else "extrapolated",
-        )
+        return Estimate(value=value, low=low, high=high, basis="fitted" if inside else "extrapolated")
+
+
+def broken_line(
+    alpha_ns: float, betas_ns_per_byte: Sequence[float], kinks_bytes: Sequence[float]
+) -> Callable[[float], float]:
+    """The time over bytes that starts at alpha and rises by one beta after the other, changing at the kinks.
+
+    Example: alpha 10, betas 1 and 3, a kink at 5: 12 at 2 bytes, 15 at 5, 21 at 7.
+    """
+    ends = (*kinks_bytes, math.inf)
+
+    def time_ns(num_bytes: float) -> float:
+        starts = (0.0, *kinks_bytes)
+        parts = zip(betas_ns_per_byte, starts, ends, strict=True)
+        return alpha_ns + sum(beta * (min(num_bytes, end) - start) for beta, start, end in parts if num_bytes > start)
+
+    return time_ns
+
+
+def _ends(estimate: Estimate) -> tuple[float, float, float]:
+    return estimate.value, estimate.low, estimate.high
 
 
 class GradientReady(Struct, frozen=True, kw_only=True):

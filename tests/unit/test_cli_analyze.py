@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 from advisor import pipeline
 from advisor.cli import app
 from advisor.cli.analyze import read_ranks
+from advisor.readers import run_files
 from advisor.schema import Alarm, Report
 from tests.builders import gloo_report
 
@@ -29,10 +30,11 @@ def analyze(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Analyze:
     (tmp_path / "bert").mkdir()
 
     def run(*arguments: str, report: Report | None = None) -> Result:
-        def analyze_nothing(paths: Sequence[str], **options: Any) -> Report:
+        def analyze_nothing(run: Any, **options: Any) -> Report:
             return report or gloo_report()
 
-        monkeypatch.setattr(pipeline, "analyze", analyze_nothing)
+        monkeypatch.setattr(run_files, "find_run", lambda paths, ranks: None)
+        monkeypatch.setattr(pipeline, "analyze_run", analyze_nothing)
         return CliRunner().invoke(app, ["analyze", "bert", *arguments])
 
     return run

@@ -3,7 +3,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from advisor import comm_model
 from advisor.comm_model import CommFit, Transfer, collect_transfers, exclusive_time, fit_comm_models
 from advisor.schema import Backend, CommSegment
 from tests.trace_builders import RankTrace, lay_out
@@ -11,11 +10,6 @@ from tests.trace_builders import RankTrace, lay_out
 MIB = 2**20
 KEY = ("0", "all_reduce", "float32")
 LADDER = (MIB // 4, MIB, 4 * MIB, 16 * MIB)
-
-
-@pytest.fixture(autouse=True)
-def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comm_model, "NUM_RESAMPLES", 20)
 
 
 # --------------------------------------------------------------------------------------------------- exclusive time

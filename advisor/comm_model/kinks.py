@@ -1,0 +1,92 @@
+"""Where the time over bytes changes its slope: a further segment has to pay for itself.
+
+Samples of one size share whatever is special about that size, so sizes are counted, not samples: the criterion is
+m · ln(mean squared error of the m sizes' medians) + ln(m) for every number that is fitted. Kinks that are known
+beforehand are tried first and cost one number; one found by searching costs two, and a margin for the search.
+
+**Source**: Schwarz, Estimating the dimension of a model (1978); Kass and Raftery, Bayes factors (1995), for the margin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from advisor.comm_model.lines import DELTA, GAMMA, Floats, Samples, Terms, fit_line, guess, pose, solve, split_bytes
+
+MOST_SEARCHED = 3
+FEWEST_BESIDE = 2
+"""Sizes within each segment, its ends not counted."""
+STRONG_EVIDENCE = 6.0
+SMALLEST_ERROR = 0.01
+"""No segment is bought to explain less."""
+STEPS_BETWEEN_SIZES = 4
+"""A kink is searched at every sampled size, and at points between two of them that divide their ratio so."""
+MOST_SIZES = 24
+"""Of more sizes only so many, evenly spread, are searched."""
+
+Kinks = tuple[float, ...]
+
+
+def find_kinks(samples: Samples, terms: Terms, known: Sequence[float]) -> Kinks:
+    """The kinks that pay for themselves, in bytes, ascending."""
+    medians = _take_medians(samples, terms)
+    sizes = medians.num_bytes
+    kinks: Kinks = ()
+    spent = 0
+    score = _score(medians, terms, [kinks], spent)[0]
+    for kink in known:
+        with_it = _insert(kinks, kink)
+        if _has_room(sizes, with_it) and (better := _score(medians, terms, [with_it], spent + 1)[0]) < score:
+            kinks, score, spent = with_it, better, spent + 1
+    for _ in range(MOST_SEARCHED):
+        candidates = [with_it for place in _list_places(sizes) if _has_room(sizes, with_it := _insert(kinks, place))]
+        if not candidates:
+            break
+        scores = _score(medians, terms, candidates, spent + 2)
+        best = int(np.argmin(scores))
+        if scores[best] + STRONG_EVIDENCE >= score:
+            break
+        kinks, score, spent = candidates[best], scores[best], spent + 2
+    return kinks
+
+
+def _take_medians(samples: Samples, terms: Terms) -> Samples:
+    """By size, the median time freed from what else a single line explains: computation beside it, another source."""
+    (line,), _ = fit_line(samples, terms, ())
+    explained = np.log1p(line[GAMMA] * samples.busy) + line[DELTA] * samples.elsewhere
+    logarithms = np.log(samples.times_ns) - explained
+    sizes = np.unique(samples.num_bytes)
+    times = np.exp([np.median(logarithms[samples.num_bytes == size]) for size in sizes])
+    return Samples(sizes, times, np.zeros(len(sizes)), np.zeros(len(sizes)))
+
+
+def _score(medians: Samples, terms: Terms, candidates: Sequence[Kinks], spent: int) -> Floats:
+    """The criterion of each candidate; all have equally many kinks."""
+    parts = np.stack([split_bytes(medians.num_bytes, kinks) for kinks in candidates])
+    problems = replace(pose(medians, replace(terms, noise=SMALLEST_ERROR * 3), candidates[0]), parts=parts)
+    errors, _ = problems.evaluate(solve(problems, guess(medians, terms, parts.shape[2])))
+    num = len(medians.num_bytes)
+    squares = np.mean(errors**2, axis=1) + SMALLEST_ERROR**2
+    return np.asarray(num * np.log(squares) + spent * np.log(num))
+
+
+def _list_places(sizes: Floats) -> list[float]:
+    """Sampled sizes first, then the points between them."""
+    spread = sizes[np.unique(np.linspace(0, len(sizes) - 1, MOST_SIZES).round().astype(int))]
+    steps = np.arange(1, STEPS_BETWEEN_SIZES) / STEPS_BETWEEN_SIZES
+    between = np.exp(np.log(spread[:-1, None]) + np.diff(np.log(spread))[:, None] * steps)
+    return [float(place) for place in (*spread, *between.ravel().round())]
+
+
+def _has_room(sizes: Floats, kinks: Kinks) -> bool:
+    """Whether every segment holds enough sizes to have a slope of its own."""
+    edges = np.array([0.0, *kinks, np.inf])
+    inside = (sizes[:, None] > edges[:-1]) & (sizes[:, None] < edges[1:])
+    return bool(np.all(inside.sum(axis=0) >= FEWEST_BESIDE))
+
+
+def _insert(kinks: Kinks, kink: float) -> Kinks:
+    return tuple(sorted((*kinks, kink)))

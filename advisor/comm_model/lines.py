@@ -1,0 +1,203 @@
+"""Time over bytes as a broken line that never falls: fitted robustly, to many weightings of the samples at once.
+
+    time = (alpha + sum over segments of beta_k · bytes within segment k) · (1 + gamma · busy) · exp(delta · elsewhere)
+
+`busy` is the fraction of the transfer during which some rank computed, `elsewhere` is 1 for a sample that was not taken
+in training. Errors are relative (a 1 MiB bucket counts as much as a 25 MiB one): differences of logarithms, under
+Cauchy's loss, so that spikes move nothing. No beta is below zero, so the line is monotone.
+
+The minimum is found by Levenberg-Marquardt steps on reweighted squares, for a stack of problems together: a hundred
+resamples take hardly longer than one.
+
+**Source**: Holland and Welsch, Robust regression using iteratively reweighted least-squares (1977), for Cauchy's loss
+and its constant; Marquardt, An algorithm for least-squares estimation of nonlinear parameters (1963).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+ALPHA, GAMMA, DELTA, BETAS = 0, 1, 2, slice(3, None)
+"""Columns of a solution: ln(alpha / usual latency), gamma, delta, and by segment beta over the samples' ns per byte."""
+LEAST = np.array([-12.0, 0.0, -np.inf])
+"""Below this no column is, and no beta is below zero."""
+CAUCHY = 2.385
+"""Errors beyond this many standard deviations count less and less: 95 % efficient where noise is normal."""
+ROUGH_NOISE = 0.3
+"""Taken until the noise is known, so that no spike looks like the rule."""
+LEAST_NOISE = 0.01
+ASSUMED_NOISE = 0.05
+"""Where there are too few samples to see it."""
+FEWEST_FREE_SAMPLES = 3
+"""Samples beyond the number of columns below which their spread says nothing."""
+LEAST_BETA = 1e-9
+"""In units of the column: practically zero, yet the logarithm of a line without latency exists."""
+MOST_STEPS = 60
+CONVERGED = 1e-6
+"""In units of a column, which are all about 1."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What was measured, by sample."""
+
+    num_bytes: Floats
+    times_ns: Floats
+    busy: Floats
+    elsewhere: Floats
+
+    @property
+    def ns_per_byte(self) -> float:
+        """Of the largest messages."""
+        large = self.num_bytes >= 0.9 * self.num_bytes.max()
+        return float(np.median(self.times_ns[large] / self.num_bytes[large]))
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What is fitted, and how far from 0 each column is expected: 0 leaves a term out, infinity expects nothing."""
+
+    usual_latency_ns: float
+    spread_of_alpha: float
+    spread_of_gamma: float
+    spread_of_delta: float
+    noise: float = ROUGH_NOISE
+    """Standard deviation of the samples' relative errors."""
+
+    @property
+    def spreads(self) -> tuple[float, float, float]:
+        """By column, the betas excepted: of those nothing is expected."""
+        return self.spread_of_alpha, self.spread_of_gamma, self.spread_of_delta
+
+
+@dataclass(frozen=True)
+class Problems:
+    """A stack of problems with the same samples; every array has a row for each problem, or one row for all."""
+
+    samples: Samples
+    terms: Terms
+    parts: Floats
+    """Bytes of each message within each segment, as `split_bytes` gives them: shape (problems, samples, segments)."""
+    weights: Floats
+    """How often each sample counts: shape (problems, samples)."""
+    centres: Floats
+    """What is expected of each column: shape (problems, columns)."""
+    shifts: Floats
+    """Added to the logarithms of the times: shape (problems, samples)."""
+
+    @property
+    def precision(self) -> Floats:
+        """By column, how strongly it is held to its centre."""
+        spreads = np.array(self.terms.spreads)
+        held = np.where(spreads > 0, 1 / np.maximum(spreads, 1e-9), 1.0)  # a term left out stays where it is
+        return np.append(held, np.zeros(self.parts.shape[2])) ** 2
+
+    def take(self, rows: npt.NDArray[np.int64]) -> Problems:
+        """Some of the problems."""
+        weights, centres, shifts = (a[rows] if len(a) > 1 else a for a in (self.weights, self.centres, self.shifts))
+        return replace(self, weights=weights, centres=centres, shifts=shifts)
+
+    def evaluate(self, solutions: Floats) -> tuple[Floats, Floats]:
+        """ln(fitted / measured time), shape (problems, samples), and its slopes by column as a third axis."""
+        samples, terms = self.samples, self.terms
+        parts = self.parts * samples.ns_per_byte
+        alpha = np.exp(solutions[:, ALPHA, None]) * terms.usual_latency_ns * (terms.spread_of_alpha > 0)
+        line = alpha + np.matmul(parts, solutions[:, BETAS, None])[:, :, 0]
+        busy = samples.busy * (terms.spread_of_gamma > 0)
+        slower = 1 + solutions[:, GAMMA, None] * busy
+        elsewhere = samples.elsewhere * (terms.spread_of_delta > 0)
+        errors = np.log(line * slower / samples.times_ns) + solutions[:, DELTA, None] * elsewhere - self.shifts
+        by = np.stack([alpha / line, busy / slower, np.broadcast_to(elsewhere, line.shape)], axis=2)
+        return errors, np.concatenate([by, parts / line[:, :, None]], axis=2)
+
+    def sum_losses(self, solutions: Floats, errors: Floats) -> Floats:
+        """What is minimised, by problem."""
+        scaled = errors / (CAUCHY * self.terms.noise)
+        data = CAUCHY**2 * np.sum(self.weights * np.log1p(scaled**2), axis=1)
+        return np.asarray(data + np.sum(self.precision * (solutions - self.centres) ** 2, axis=1))
+
+
+def pose(samples: Samples, terms: Terms, kinks: Sequence[float]) -> Problems:
+    """One problem: every sample counts once, and nothing is drawn."""
+    parts = split_bytes(samples.num_bytes, kinks)[None]
+    num = len(samples.num_bytes)
+    return Problems(samples, terms, parts, np.ones((1, num)), np.zeros((1, 3 + parts.shape[2])), np.zeros((1, num)))
+
+
+def split_bytes(num_bytes: Floats, kinks: Sequence[float]) -> Floats:
+    """Bytes of each message within each segment, shape (messages, segments).
+
+    Example: 7 bytes with a kink at 5 are 5 in the first segment and 2 in the second.
+    """
+    edges = np.array([0.0, *kinks, np.inf])
+    return np.asarray(np.clip(num_bytes[:, None], edges[:-1], edges[1:]) - edges[:-1])
+
+
+def guess(samples: Samples, terms: Terms, num_segments: int) -> Floats:
+    """Where to start: the smallest message is all latency, the largest all bytes; shape (1, columns)."""
+    alpha = np.log(samples.times_ns[np.argmin(samples.num_bytes)] / terms.usual_latency_ns)
+    return np.array([[alpha if terms.spread_of_alpha else 0.0, 0.0, 0.0, *[1.0] * num_segments]])
+
+
+def fit_line(samples: Samples, terms: Terms, kinks: Sequence[float]) -> tuple[Floats, Terms]:
+    """The solution for all samples, shape (1, columns), and `terms` with the noise as it was found."""
+    problem = pose(samples, terms, kinks)
+    rough = solve(problem, guess(samples, terms, problem.parts.shape[2]))
+    noise = _measure_noise(problem.evaluate(rough)[0][0], rough.shape[1])
+    known = replace(terms, noise=noise)
+    return solve(replace(problem, terms=known), rough), known
+
+
+def solve(problems: Problems, start: Floats) -> Floats:
+    """The solution of each problem, shape (problems, columns), beginning at `start`, shape (problems or 1, columns)."""
+    num = max(len(start), len(problems.parts), len(problems.weights), len(problems.centres), len(problems.shifts))
+    found = np.broadcast_to(start, (num, start.shape[1])).copy()
+    least = np.append(LEAST, np.full(start.shape[1] - len(LEAST), LEAST_BETA))
+    damping = np.full(num, 1e-3)
+    errors, slopes = problems.evaluate(found)
+    losses = problems.sum_losses(found, errors)
+    for _ in range(MOST_STEPS):
+        moved = np.maximum(found - _step(problems, (found, errors, slopes), damping, least), least)
+        their_errors, their_slopes = problems.evaluate(moved)
+        their_losses = problems.sum_losses(moved, their_errors)
+        better = their_losses <= losses
+        change = np.where(better, np.max(np.abs(moved - found), axis=1), np.inf)
+        found = np.where(better[:, None], moved, found)
+        errors = np.where(better[:, None], their_errors, errors)
+        slopes = np.where(better[:, None, None], their_slopes, slopes)
+        losses = np.where(better, their_losses, losses)
+        damping = np.where(better, damping / 10, damping * 10)
+        if np.all((change < CONVERGED) | (damping > 1e6)):
+            break
+    return found
+
+
+def _step(problems: Problems, at: tuple[Floats, Floats, Floats], damping: Floats, least: Floats) -> Floats:
+    """Minus the damped Gauss-Newton step; a column that is at its least and would fall further stays."""
+    found, errors, slopes = at
+    weights = problems.weights / (1 + (errors / (CAUCHY * problems.terms.noise)) ** 2) / problems.terms.noise**2
+    weighted = slopes * weights[:, :, None]
+    curvature = np.einsum("bni,bnj->bij", weighted, slopes)
+    downhill = np.einsum("bni,bn->bi", weighted, errors) + problems.precision * (found - problems.centres)
+    held = (found <= least) & (downhill > 0)
+    free = np.where(held, 0.0, 1.0)
+    curvature = curvature * free[:, :, None] * free[:, None, :]
+    diagonal = np.einsum("bii->bi", curvature) + problems.precision
+    index = np.arange(found.shape[1])
+    curvature[:, index, index] = diagonal * (1 + damping[:, None]) + held + 1e-9
+    return np.asarray(np.linalg.solve(curvature, (downhill * free)[:, :, None])[:, :, 0])
+
+
+def _measure_noise(errors: Floats, num_columns: int) -> float:
+    """The standard deviation of relative errors, from their median size."""
+    free = len(errors) - num_columns
+    if free < FEWEST_FREE_SAMPLES:
+        return ASSUMED_NOISE
+    spread = 1.4826 * float(np.median(np.abs(errors))) * float(np.sqrt(len(errors) / free))
+    return float(np.clip(spread, LEAST_NOISE, ROUGH_NOISE))

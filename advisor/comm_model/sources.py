@@ -1,0 +1,98 @@
+"""Several sources for one model: where they agree they are fitted together, else one is taken and a note says why.
+
+A trace shows the collectives of the job itself, yet few sizes; a ladder shows every size, yet outside of the job.
+Fitted together, both tell the shape (latency, kinks, slow-down by computation) and the trace alone the level: a ladder
+may be off by a factor that is the same for all sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from advisor.comm_model.fit import CommFit, fit_comm_model, fit_comm_models
+from advisor.comm_model.ladders import list_transfers
+from advisor.comm_model.transfers import Transfer
+from advisor.schema import Backend, CommModel, Ladder, QualityNote
+
+AGREEMENT = 1.25
+"""Sources agree while the typical ratio of their predictions for the trace's sizes lies within this factor."""
+NAMES = {"probe": "The probe", "nccl_tests": "nccl-tests", "trace": "The trace"}
+
+
+def fit_sources(
+    transfers: Sequence[Transfer], ladders: Sequence[Ladder], world_size: int, backend: Backend
+) -> tuple[list[CommFit], list[QualityNote]]:
+    """Fits the models of a run from its trace and from the ladders that were measured on its machines.
+
+    Args:
+        transfers: The samples of the trace.
+        ladders: Measured apart from it.
+        world_size: Ranks of the job.
+        backend: The job's.
+
+    Returns:
+        The models, and what to say about their sources.
+    """
+    fitting = [ladder for ladder in ladders if not _explain_mismatch(ladder, world_size, backend)]
+    notes = [why for ladder in ladders if (why := _explain_mismatch(ladder, world_size, backend))]
+    elsewhere = [transfer for ladder in fitting for transfer in list_transfers(ladder)]
+    fits = []
+    for own in fit_comm_models(transfers, world_size, backend):
+        key = (own.model.process_group, own.model.kind, own.model.dtype)
+        same = [replace(t, key=key) for t in elsewhere if t.key[1:] == key[1:]]
+        if same:
+            own, said = _combine(own, [t for t in transfers if t.key == key], same, backend)
+            notes += said
+        fits.append(own)
+    known = {(fit.model.kind, fit.model.dtype) for fit in fits}
+    fits += fit_comm_models([t for t in elsewhere if t.key[1:] not in known], world_size, backend)
+    return fits, [QualityNote(message=note) for note in notes]
+
+
+def _explain_mismatch(ladder: Ladder, world_size: int, backend: Backend) -> str:
+    name = NAMES[ladder.source]
+    if ladder.world_size != world_size:
+        return f"{name} ran on {ladder.world_size} ranks and the job on {world_size}: it is not used."
+    if "unknown" not in (backend, ladder.backend) and ladder.backend != backend:
+        return f"{name} measured {ladder.backend} and the job uses {backend}: it is not used."
+    return ""
+
+
+def _combine(
+    own: CommFit, transfers: Sequence[Transfer], elsewhere: Sequence[Transfer], backend: Backend
+) -> tuple[CommFit, list[str]]:
+    """The fit of a trace and a ladder for one key, and what has to be said about it."""
+    world_size, what = own.model.world_size, f"{own.model.kind} of {own.model.dtype}"
+    theirs = fit_comm_model(elsewhere, world_size, backend)
+    names = " and ".join(NAMES[source] for source in theirs.model.sources)
+    if not own.model.complete:
+        return theirs, [f"{names} gave the model of {what}: a peer's trace is missing, and waiting hides in the rest."]
+    ratio = compare_models(theirs.model, own.model)
+    if ratio is None:
+        return own, [f"{names} measured no size near the trace's {what}: the trace's own model is used."]
+    difference = (
+        f"{names} measured {abs(ratio - 1):.0%} {'longer' if ratio > 1 else 'shorter'} times for {what} than the trace"
+    )
+    if 1 / AGREEMENT <= ratio <= AGREEMENT:
+        return fit_comm_model([*transfers, *elsewhere], world_size, backend), []
+    return own, [
+        f"{difference} (up to {AGREEMENT - 1:.0%} is agreement): the trace's model is used, because it was measured "
+        "inside the job. Measure again on the same machines, with nothing else running."
+    ]
+
+
+def compare_models(other: CommModel, own: CommModel) -> float | None:
+    """The typical ratio of two models' predictions for the sizes that `own` was fitted on; None without common sizes.
+
+    Only sizes that `other` need not extrapolate to are compared.
+    """
+    sizes = sorted({sample.num_bytes for sample in own.samples})
+    ratios = [
+        predicted.value / own.predict(size).value
+        for size in sizes
+        if (predicted := other.predict(size)).basis != "extrapolated"
+    ]
+    return float(np.exp(np.median(np.log(ratios)))) if ratios else None
