@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -38,8 +37,9 @@ EFFECTIVE_LATENCIES = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Factors on the latency, each of which gives the search a starting point: sharing a link makes latency matter less,
 launching and copying make it matter more."""
 MOST_STARTS = 500
-MOST_PASSES = 3
-"""Bounds of the search: starting points, and passes over all borders."""
+NUM_CLIMBS = 4
+MOST_EVALUATIONS = 1500
+"""Bounds of the search: starting points, how many of them are improved, and settings that are judged in all."""
 
 
 class BestBuckets(NamedTuple):
@@ -116,8 +116,8 @@ def search_buckets(
 ) -> BestBuckets:
     """Searches with `evaluate` as the judge, for collectives that share a link or slow computation down.
 
-    The best of the exact answers for one channel under several latencies and of every distinct uniform cap is improved
-    by adding, removing and moving one border at a time.
+    The best few of the exact answers for one channel under several latencies and of every distinct uniform cap are
+    improved by adding, removing and moving one border at a time.
 
     Args:
         ready: When each gradient is ready, in ready order.
@@ -128,20 +128,28 @@ def search_buckets(
     Returns:
         The best buckets found, and their `evaluate`.
     """
-    judge = cache(evaluate)
+    known: dict[Ends, float] = {}
+
+    def judge(ends: Ends) -> tuple[float, int]:
+        if ends not in known:
+            known[ends] = evaluate(ends)
+        return known[ends], len(ends)
+
     alpha, beta = alpha_beta
     starts = [find_best_buckets(ready, num_bytes, _line(f * alpha, beta)).ends for f in EFFECTIVE_LATENCIES]
     uniform = list_uniform_buckets(num_bytes)
     starts += uniform[:: math.ceil(len(uniform) / MOST_STARTS)]
-    best = min(starts, key=judge)
-    for _ in range(MOST_PASSES):
-        before = best
-        for place in range(len(num_bytes) - 1, 0, -1):
-            if num_bytes[place - 1] > 0:
-                best = min((best, *_change_border(best, place)), key=lambda ends: (judge(ends), len(ends)))
-        if best == before:
-            break
-    return BestBuckets(best, judge(best))
+    found = []
+    for best in sorted(dict.fromkeys(starts), key=judge)[:NUM_CLIMBS]:
+        before: Ends = ()
+        while best != before:
+            before = best
+            for place in range(len(num_bytes) - 1, 0, -1):
+                if num_bytes[place - 1] > 0 and len(known) < MOST_EVALUATIONS:
+                    best = min((best, *_change_border(best, place)), key=judge)
+        found.append(best)
+    best = min(found, key=judge)
+    return BestBuckets(best, known[best])
 
 
 def list_uniform_buckets(num_bytes: Sequence[int]) -> list[Ends]:

@@ -17,8 +17,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from advisor.all_reduce import traffic_factor
-from advisor.best_buckets import find_best_buckets, list_caps_mb, search_buckets
-from advisor.bucketing import find_distinct_caps, round_cap_mb
+from advisor.best_settings import find_best_cap, find_best_list
 from advisor.errors import UsageError
 from advisor.replay import (
     Job,
@@ -27,9 +26,7 @@ from advisor.replay import (
     draw_scenarios,
     free_communication,
     predict,
-    replay_scenarios,
     sends_nothing,
-    step_ns,
 )
 from advisor.schema import (
     Calibration,
@@ -73,37 +70,15 @@ def estimate_job(sketch: JobSketch, configs: Sequence[tuple[str, DDPConfig]]) ->
 
 
 def find_best_configs(sketch: JobSketch, config: DDPConfig) -> tuple[DDPConfig, DDPConfig]:
-    """The best uniform cap, and the best `bucket_cap_mb_list`: exact on one channel, else searched with replay.
-
-    Of settings with the same step the one with fewest buckets wins.
+    """`config` with the best uniform cap, and with the best `bucket_cap_mb_list`.
 
     Raises:
         UsageError: The sketch cannot be meant.
     """
     _check(sketch)
     job = build_job(sketch, config.world_size)
-    sizes = [gradient.num_bytes for gradient in job.profile.slowest.gradients]
-    ready = [gradient.ready_device_ns for gradient in job.profile.slowest.gradients]
-    scenario = _find_scenario(job, config)
-
-    def judge(candidate: DDPConfig) -> tuple[float, int]:
-        run = replay_scenarios(job, candidate, [scenario])[0]
-        return round(step_ns(job, candidate, run), 3), len(run.ends)
-
-    caps = [round_cap_mb(low, high) for low, high in find_distinct_caps(sizes, [sketch.dtype] * len(sizes))]
-    best_cap = min((replace(config, bucket_cap_mb=cap, bucket_cap_mb_list=None) for cap in caps), key=judge)
-
-    def of_list(ends: tuple[int, ...]) -> DDPConfig:
-        return replace(config, bucket_cap_mb=None, bucket_cap_mb_list=list_caps_mb(sizes, ends))
-
-    first = job.profile.slowest.gradients[0]
-    alpha = scenario.alpha_ns
-    beta = scenario.beta_ns_per_byte * count_wire_bytes(first, config) / first.num_bytes
-    if sketch.concurrency == 1:
-        best = find_best_buckets(ready, sizes, lambda num_bytes: alpha + beta * num_bytes)
-    else:
-        best = search_buckets(ready, sizes, alpha_beta=(alpha, beta), evaluate=lambda ends: judge(of_list(ends))[0])
-    return best_cap, of_list(best.ends)
+    best_cap = find_best_cap(job, config)
+    return best_cap, find_best_list(job, config) or best_cap
 
 
 def build_job(sketch: JobSketch, world_size: int) -> Job:
