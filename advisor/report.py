@@ -43,7 +43,7 @@ def build_report(run: RunObservation) -> Report:
     fit = _choose_fit(fits, schedules)
     calibrated = calibrate(run.ranks, schedules, fit, run.backend, run.ladders)
     config = identify_config(run, schedules, calibrated.profile)
-    waiting = find_waiting(matched)
+    waiting = find_waiting(run.ranks, matched)
     steps = summarize_steps(run.ranks, schedules, waiting)
     job, baseline = _check_replay(calibrated, fit, config, steps)
     analysis = Analysis(

@@ -1,8 +1,9 @@
 """Who waits for whom: per rank and step, and the rank that the others wait for.
 
 In a collective every rank waits from its own arrival to the last one. What the last rank alone is to blame for is the
-time from the last arrival of the others to its own. The first collective that a profiler saw tells about the
-profiler's start and is set aside.
+time from the last arrival of the others to its own. Waiting beside computation costs nothing, unless the link is busy
+from then on until computation has run out. The first collective that a profiler saw tells about the profiler's start
+and is set aside.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from advisor.collectives import MatchedCollective
-from advisor.intervals import EMPTY, Intervals, build_intervals, clip, total
+from advisor.intervals import EMPTY, Intervals, build_intervals, clip, difference, total, union
 from advisor.observation import RankObservation
 from advisor.schema import Phase, Straggler
 from advisor.statistics import median_estimate
@@ -21,9 +22,12 @@ from advisor.timeline import StepTimeline
 
 RankStep = tuple[int, int]
 """Rank and step."""
+Spans = list[tuple[int, int]]
 
 PHASES: tuple[Phase, ...] = ("data", "forward", "backward", "optimizer", "other")
 """Where a rank can fall behind; the finish of the exchange is where the others wait for it."""
+LINK_PAUSE_NS = 100_000
+"""A pause between two transfers up to this is only that between two launches."""
 PHASE_EXPLAINS = 0.5
 """A phase is named where it explains this share of the delay."""
 
@@ -34,37 +38,75 @@ class Waiting:
 
     waits: Mapping[RankStep, Intervals]
     """When a rank waited for others, on its own clock; every rank and step with a complete collective is here."""
-    blames: Mapping[RankStep, Intervals]
-    """When all others had arrived and this rank had not, on the reference clock."""
+    blame_ns: Mapping[RankStep, int]
+    """What waiting for this rank alone cost the others, the median over them."""
 
     def sum_wait_ns(self, rank: int, step: int) -> int | None:
         """How long a rank waited in a step; None where a peer's trace is missing."""
         waits = self.waits.get((rank, step))
         return None if waits is None else total(waits)
 
+    def list_waits(self, rank: int) -> list[Intervals]:
+        """When a rank waited, by step."""
+        return [waits for (own, _), waits in self.waits.items() if own == rank]
 
-def find_waiting(matched: Sequence[MatchedCollective]) -> Waiting:
+    def list_blame_ns(self, rank: int) -> list[int]:
+        """How long the others waited for it alone, by step."""
+        return [self.blame_ns.get(key, 0) for key in self.waits if key[0] == rank]
+
+
+def find_waiting(observations: Sequence[RankObservation], matched: Sequence[MatchedCollective]) -> Waiting:
     """Finds every wait in the complete collectives of the steps."""
-    waits: dict[RankStep, list[tuple[int, int]]] = defaultdict(list)
-    blames: dict[RankStep, list[tuple[int, int]]] = defaultdict(list)
+    compute_of = {observation.rank: observation.compute for observation in observations}
+    steps: dict[int, list[MatchedCollective]] = defaultdict(list)
     for match in matched:
         step = match.members[0].step
-        if step is None or match.transient or not match.complete or len(match.members) < 2:
-            continue
-        arrivals = match.arrivals_ns
-        *_, second, last = sorted(arrivals)
-        for member, arrival in zip(match.members, arrivals, strict=True):
-            waits[member.rank, step].append((member.start_ns, match.arrival_on_clock_of(member)))
-            if arrival == last:
-                blames[member.rank, step].append((second, last))
-    return Waiting({key: _join(spans) for key, spans in waits.items()}, {key: _join(s) for key, s in blames.items()})
+        if step is not None and match.complete and len(match.members) > 1 and not match.transient:
+            steps[step].append(match)
+    waits: dict[RankStep, Spans] = defaultdict(list)
+    blames: dict[RankStep, dict[int, list[Intervals]]] = defaultdict(lambda: defaultdict(list))
+    for step, matches in steps.items():
+        for run in _split_into_runs(matches):
+            for match in run:
+                *_, second, last = sorted(match.arrivals_ns)
+                culprit = match.members[match.arrivals_ns.index(last)].rank
+                for member, offset in zip(match.members, match.offsets_ns, strict=True):
+                    until = match.arrival_on_clock_of(member)
+                    waits[member.rank, step].append((member.start_ns, until))
+                    wait = build_intervals([second + offset], [until])
+                    if match is not run[0] or not _ends_idle(run, member.rank, compute_of[member.rank]):
+                        wait = difference(wait, compute_of[member.rank])
+                    if member.rank != culprit:
+                        blames[culprit, step][member.rank].append(wait)
+    return Waiting(
+        {key: build_intervals(*zip(*spans, strict=True)) for key, spans in waits.items()},
+        {key: round(median(total(union(*parts)) for parts in victims.values())) for key, victims in blames.items()},
+    )
+
+
+def _split_into_runs(matches: Sequence[MatchedCollective]) -> list[list[MatchedCollective]]:
+    """Groups the collectives of a step between which the link is never idle."""
+    runs: list[list[MatchedCollective]] = []
+    reached = 0
+    for match in sorted(matches, key=lambda match: match.last_arrival_ns):
+        if not runs or match.last_arrival_ns > reached + LINK_PAUSE_NS:
+            runs.append([])
+        runs[-1].append(match)
+        reached = max(reached, match.last_arrival_ns + match.transfer_ns)
+    return runs
+
+
+def _ends_idle(run: Sequence[MatchedCollective], rank: int, compute: Intervals) -> bool:
+    """Whether a rank has nothing left to compute when the last collective of a run ends."""
+    end = max(member.end_ns for match in run for member in match.members if member.rank == rank)
+    return len(clip(compute, end - 1, end)) == 0
 
 
 def find_straggler(observations: Sequence[RankObservation], waiting: Waiting) -> Straggler | None:
     """The rank that most steps wait for; None where nobody waits for a single rank."""
     steps = sorted({step for _, step in waiting.waits})
     ranks = sorted({rank for rank, _ in waiting.waits})
-    blame_ns = {rank: [total(waiting.blames.get((rank, step), EMPTY)) for step in steps] for rank in ranks}
+    blame_ns = {rank: [waiting.blame_ns.get((rank, step), 0) for step in steps] for rank in ranks}
     if not any(map(any, blame_ns.values())):
         return None
     culprits = [ranks[of_ranks.index(max(of_ranks))] for of_ranks in zip(*blame_ns.values(), strict=True)]
@@ -72,7 +114,12 @@ def find_straggler(observations: Sequence[RankObservation], waiting: Waiting) ->
     delay = median_estimate(blame_ns[rank])
     steps_of = {observation.rank: {step.number: step for step in observation.steps} for observation in observations}
     lengths = [steps_of[rank][step].end_ns - steps_of[rank][step].start_ns for step in steps if step in steps_of[rank]]
-    phase, excess = _find_phase(rank, steps_of, waiting)
+    idle = {
+        (own.rank, step): difference(waiting.waits.get((own.rank, step), EMPTY), own.compute)
+        for own in observations
+        for step in steps
+    }
+    phase, excess = _find_phase(rank, steps_of, idle)
     return Straggler(
         rank=rank,
         num_steps=len(steps),
@@ -85,26 +132,24 @@ def find_straggler(observations: Sequence[RankObservation], waiting: Waiting) ->
 
 
 def _find_phase(
-    rank: int, steps_of: Mapping[int, Mapping[int, StepTimeline]], waiting: Waiting
+    rank: int, steps_of: Mapping[int, Mapping[int, StepTimeline]], idle: Mapping[RankStep, Intervals]
 ) -> tuple[Phase | None, int]:
-    """The phase in which a rank works longer than the others, waiting excepted, and by how much in a typical step."""
+    """The phase in which a rank takes longer than the others, and by how much in a typical step.
+
+    Time in which a rank does nothing but wait for others is not its own; waiting beside computation costs nothing.
+    """
     excesses: dict[Phase, list[int]] = defaultdict(list)
     for number, step in steps_of[rank].items():
         peers = [(peer, own[number]) for peer, own in steps_of.items() if peer != rank and number in own]
         for phase in PHASES if peers else ():
-            own_ns = _measure_work(step, phase, waiting.waits.get((rank, number), EMPTY))
-            others_ns = [_measure_work(o, phase, waiting.waits.get((p, number), EMPTY)) for p, o in peers]
+            own_ns = _measure_work(step, phase, idle.get((rank, number), EMPTY))
+            others_ns = [_measure_work(o, phase, idle.get((peer, number), EMPTY)) for peer, o in peers]
             excesses[phase].append(own_ns - round(median(others_ns)))
     worst = max(excesses, key=lambda phase: median(excesses[phase]), default=None)
     return worst, round(median(excesses[worst])) if worst else 0
 
 
-def _measure_work(step: StepTimeline, phase: Phase, waits: Intervals) -> int:
-    """How long a phase took without waiting for other ranks."""
+def _measure_work(step: StepTimeline, phase: Phase, idle: Intervals) -> int:
     spans = step.find_spans(phase)
-    waited = sum(total(clip(waits, span.start_ns, span.end_ns)) for span in spans)
+    waited = sum(total(clip(idle, span.start_ns, span.end_ns)) for span in spans)
     return sum(span.end_ns - span.start_ns for span in spans) - waited
-
-
-def _join(spans: Sequence[tuple[int, int]]) -> Intervals:
-    return build_intervals([start for start, _ in spans], [end for _, end in spans])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec.structs import replace
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from advisor.bucketing import MIB, assign_rebuilt, bucket_limits, find_distinct_caps, round_cap_mb
 from advisor.collectives import Collective, MatchedCollective, count_bytes, measure_residuals
 from advisor.exchange import classify_collective
-from advisor.intervals import EMPTY, Intervals, clip, difference, intersection, total, union
+from advisor.intervals import clip, difference, intersection, total, union
 from advisor.observation import RankObservation, RunObservation
 from advisor.schedule import StepSchedule
 from advisor.schema import (
@@ -23,7 +23,7 @@ from advisor.schema import (
     StepSummary,
 )
 from advisor.statistics import median_estimate
-from advisor.stragglers import RankStep, Waiting
+from advisor.stragglers import Waiting
 from advisor.timeline import StepTimeline
 
 
@@ -116,8 +116,8 @@ def summarize_ranks(
             num_communication_kernels=observation.num_communication_events,
             num_transients=min(1, observation.num_communication_events),
             mean_lateness_ns=float(np.mean(late)) if (late := lateness.get(observation.rank)) else None,
-            wait_ns=_estimate_per_step(waiting.waits, observation.rank, waiting),
-            blame_ns=_estimate_per_step(waiting.blames, observation.rank, waiting),
+            wait_ns=_estimate_per_step([total(waits) for waits in waiting.list_waits(observation.rank)]),
+            blame_ns=_estimate_per_step(waiting.list_blame_ns(observation.rank)),
             clock_offset_ns=next(iter(offsets[observation.rank]), None) if len(observations) > 1 else None,
             clock_residual_ns=residuals.get(observation.rank),
         )
@@ -125,8 +125,7 @@ def summarize_ranks(
     )
 
 
-def _estimate_per_step(spans: Mapping[RankStep, Intervals], rank: int, waiting: Waiting) -> Estimate | None:
-    values = [total(spans.get(key, EMPTY)) for key in waiting.waits if key[0] == rank]
+def _estimate_per_step(values: Sequence[int]) -> Estimate | None:
     return median_estimate(values) if values else None
 
 

@@ -66,14 +66,14 @@ class _Shares:
     blocking: float
     data: float
     host_bound: float
-    wait: float
     wait_of_communication: float
     straggler: Straggler | None
     latency: float | None
 
     @property
-    def straggler_last(self) -> float:
-        return self.straggler.last_fraction if self.straggler else 0.0
+    def lost(self) -> float:
+        """To the straggler."""
+        return self.straggler.step_fraction if self.straggler else 0.0
 
 
 def judge(analysis: Analysis) -> Verdict:
@@ -100,7 +100,7 @@ def _decide(analysis: Analysis, shares: _Shares | None) -> VerdictCode:
         return "unknown"
     if (
         shares.wait_of_communication >= STRAGGLER_OF_COMMUNICATION
-        and shares.wait >= STRAGGLER_OF_STEP
+        and shares.lost >= STRAGGLER_OF_STEP
         and shares.straggler is not None
         and shares.straggler.num_steps >= STRAGGLER_STEPS
         and shares.straggler.last_fraction >= STRAGGLER_ARRIVES_LAST
@@ -129,27 +129,20 @@ def _measure_shares(analysis: Analysis) -> _Shares | None:
     def typical(values: Sequence[int]) -> float:
         return float(np.median(np.array(values) / lengths))
 
-    wait, wait_of_communication = _measure_waiting(analysis.steps)
     return _Shares(
         step_ns=float(np.median(lengths)),
         blocking=typical([step.blocking_ns for step in analysis.steps]),
         data=typical([step.data_ns for step in analysis.steps]),
         host_bound=typical([step.host_bound_ns for step in analysis.steps]),
-        wait=wait,
-        wait_of_communication=wait_of_communication,
+        wait_of_communication=_measure_waiting(analysis.steps),
         straggler=analysis.straggler,
         latency=_measure_latency_share(analysis),
     )
 
 
-def _measure_waiting(steps: Sequence[StepSummary]) -> tuple[float, float]:
-    """Shares of the most patient rank's step, and of all communication, that are waiting for later ranks."""
-    waits = [step.wait_ns or 0 for step in steps]
-    shares: dict[int, list[float]] = {}
-    for step, wait in zip(steps, waits, strict=True):
-        shares.setdefault(step.rank, []).append(wait / max(1, step.duration_ns))
-    patient = max(float(np.median(of_rank)) for of_rank in shares.values())
-    return patient, sum(waits) / max(1, sum(step.communication_ns for step in steps))
+def _measure_waiting(steps: Sequence[StepSummary]) -> float:
+    """The share of all communication that is waiting for later ranks."""
+    return sum(step.wait_ns or 0 for step in steps) / max(1, sum(step.communication_ns for step in steps))
 
 
 def _measure_latency_share(analysis: Analysis) -> float | None:
@@ -169,12 +162,13 @@ def _list_evidence(shares: _Shares | None) -> tuple[Evidence, ...]:
     if shares is None:
         return ()
     step, communication = "of the step", "of communication"
+    last = shares.straggler.last_fraction if shares.straggler else 0.0
     rows: list[tuple[str, float, str, float | None, str]] = [
         ("typical step", shares.step_ns / 1e6, "ms", None, "steps"),
         ("blocking communication", shares.blocking, step, COMPUTE_BLOCKING, "steps"),
         ("waiting for late ranks", shares.wait_of_communication, communication, STRAGGLER_OF_COMMUNICATION, "steps"),
-        ("waiting for late ranks", shares.wait, step, STRAGGLER_OF_STEP, "steps"),
-        ("the same rank is late", shares.straggler_last, "of the steps", STRAGGLER_ARRIVES_LAST, "ranks"),
+        ("lost to the latest rank", shares.lost, step, STRAGGLER_OF_STEP, "ranks"),
+        ("that rank is the latest", last, "of the steps", STRAGGLER_ARRIVES_LAST, "ranks"),
         ("data", shares.data, step, INPUT_OF_STEP, "steps"),
         ("device idle for late launches", shares.host_bound, step, HOST_OF_STEP, "steps"),
     ]

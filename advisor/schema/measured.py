@@ -103,7 +103,7 @@ class RankSummary(Struct, frozen=True, kw_only=True):
     wait_ns: Estimate | None = None
     """How long this rank waits for later ones in a step."""
     blame_ns: Estimate | None = None
-    """How long all others wait for this rank alone in a step."""
+    """What waiting for this rank alone costs the others in a step."""
     clock_offset_ns: int | None = None
     """Its clock minus the first rank's, as the ends of collectives tell it."""
     clock_residual_ns: int | None = None
@@ -118,7 +118,7 @@ class Straggler(Struct, frozen=True, kw_only=True):
     last_fraction: float
     """The share of the steps in which the others wait for this rank longer than for any other."""
     delay_ns: Estimate
-    """How long all others wait for it alone in a step."""
+    """What waiting for it alone costs the others in a step."""
     step_fraction: float
     phase: Phase | None
     """Where it works longer than the others; None where no phase explains half of the delay."""

@@ -83,7 +83,7 @@ def test_the_parts_of_a_step_are_the_step(trace: RankTrace) -> None:
             difference(window, union(compute, communication)),
         )
         assert sum(map(total, parts)) == step.end_ns - step.start_ns
-    for row in summarize_steps(front.observations, front.schedules, find_waiting(front.matched)):
+    for row in summarize_steps(front.observations, front.schedules, find_waiting(front.observations, front.matched)):
         shares = (row.data_ns, row.forward_ns, row.backward_ns, row.blocking_ns, row.optimizer_ns, row.other_ns)
         assert min(shares) >= 0
         assert sum(shares) == row.duration_ns

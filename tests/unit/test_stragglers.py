@@ -39,7 +39,7 @@ def record(late: dict[int, dict[str, float]], *, world_size: int = 2, clock_us: 
 @pytest.mark.parametrize("clock_us", [(0, 0, 0), (0, 5000, 9000)])
 def test_the_straggler_is_named_with_its_delay_and_its_phase(phase: Phase, clock_us: tuple[int, int, int]) -> None:
     front = record({1: {phase: 200}}, world_size=3, clock_us=clock_us)
-    waiting = find_waiting(front.matched)
+    waiting = find_waiting(front.observations, front.matched)
     straggler = find_straggler(front.observations, waiting)
     assert straggler is not None
     assert (straggler.rank, straggler.last_fraction, straggler.delay_ns.value) == (1, 1.0, 200_000)
@@ -51,16 +51,35 @@ def test_the_straggler_is_named_with_its_delay_and_its_phase(phase: Phase, clock
 
 def test_a_clock_that_is_5_ms_off_makes_no_straggler() -> None:
     front = record({}, clock_us=(0, 5000, 0))
-    waiting = find_waiting(front.matched)
+    waiting = find_waiting(front.observations, front.matched)
     assert {waiting.sum_wait_ns(rank, step) for rank in (0, 1) for step in (2, 3, 4)} == {0}
     assert find_straggler(front.observations, waiting) is None
 
 
 def test_what_two_ranks_are_late_for_is_blamed_on_the_last_one_alone() -> None:
     front = record({0: {"backward": 60}, 2: {"backward": 100}}, world_size=3)
-    straggler = find_straggler(front.observations, find_waiting(front.matched))
+    straggler = find_straggler(front.observations, find_waiting(front.observations, front.matched))
     assert straggler is not None
     assert (straggler.rank, straggler.delay_ns.value) == (2, 40_000)
+
+
+def test_waiting_beside_computation_costs_nothing() -> None:
+    # Rank 0's first bucket waits from 210 to 260 for rank 1's, while rank 0 computes until 300.
+    ranks = [RankTrace(rank) for rank in (0, 1)]
+    for rank, trace in enumerate(ranks):
+        trace.step(2, 0, 1000)
+        trace.gloo(10, 11, 12, 7)
+        trace.forward(100, 200)
+        trace.gradient(200, 210 + 50 * rank, 64)
+        trace.gloo(209 + 50 * rank, 210 + 50 * rank, 290, 64)
+        trace.node(260, 300)
+        trace.node(210 + 50 * rank, 260)
+        trace.copy_back(301, 310)
+    front = lay_out(*ranks)
+    waiting = find_waiting(front.observations, front.matched)
+    assert waiting.sum_wait_ns(0, 2) == 50_000
+    assert waiting.blame_ns[1, 2] == 0
+    assert find_straggler(front.observations, waiting) is None
 
 
 def test_a_delay_that_no_phase_explains_has_no_phase() -> None:
@@ -74,7 +93,7 @@ def test_a_delay_that_no_phase_explains_has_no_phase() -> None:
         trace.gloo(299, 300 + 200 * rank, 550, 64)
         trace.copy_back(550, 560)
     front = lay_out(*ranks)
-    straggler = find_straggler(front.observations, find_waiting(front.matched))
+    straggler = find_straggler(front.observations, find_waiting(front.observations, front.matched))
     assert straggler is not None
     assert (straggler.rank, straggler.phase) == (1, None)
 
@@ -84,7 +103,7 @@ def test_without_a_peer_nobody_knows() -> None:
     trace.step(2, 0, 100)
     trace.gloo(10, 11, 50, 64)
     front = lay_out(trace)
-    assert find_straggler(front.observations, find_waiting(front.matched)) is None
+    assert find_straggler(front.observations, find_waiting(front.observations, front.matched)) is None
 
 
 def test_the_first_collective_of_a_recording_is_set_aside() -> None:
@@ -94,5 +113,6 @@ def test_the_first_collective_of_a_recording_is_set_aside() -> None:
         trace.step(2, 0, 20_000)
         trace.gloo(10, 11, 18 if rank else 11_276, 100)
         trace.gloo(15_000, 15_010, 15_050, 64)
-    waiting = find_waiting(lay_out(*ranks).matched)
+    front = lay_out(*ranks)
+    waiting = find_waiting(front.observations, front.matched)
     assert [waiting.sum_wait_ns(rank, 2) for rank in (0, 1)] == [0, 0]

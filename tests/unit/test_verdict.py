@@ -113,7 +113,7 @@ def test_a_straggler_is_named_with_its_delay_and_the_phase_that_loses_it() -> No
     ("wait_ms", "communication_ms", "straggler", "code"),
     [
         (30, 40, {}, "bandwidth_bound"),  # 30 of 80 ms of communication
-        (4, 4, {}, "bandwidth_bound"),  # 4 of 100 ms of the step
+        (30, 25, {"step_fraction": 0.04}, "bandwidth_bound"),
         (30, 25, {"last_fraction": 0.7}, "bandwidth_bound"),  # ranks that are late in turn
         (30, 25, {"num_steps": 1}, "bandwidth_bound"),
         (30, 25, {"last_fraction": 0.75}, "straggler"),

@@ -1,0 +1,101 @@
+"""How well the analysis finds what is known: simulated runs with a late rank, on clocks that differ and drift."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from advisor.calibrate import CONCURRENCY
+from advisor.collectives import MatchedCollective, match_collectives
+from advisor.comm_model import collect_transfers, fit_comm_models
+from advisor.observation import RankObservation, observe_rank
+from advisor.readers.chrome import read_chrome_trace
+from advisor.schedule import build_schedules
+from advisor.schema import Estimate
+from advisor.stragglers import find_straggler, find_waiting
+from benchmarks.result import Measurement, write_result
+from tests.simulator import Scenario, Simulation, draw_ladder, draw_scenario, simulate
+
+NUM_RUNS = 100
+BACKENDS: tuple[Literal["nccl", "gloo"], ...] = ("nccl", "gloo")
+
+
+@dataclass(frozen=True)
+class Errors:
+    """One simulated run."""
+
+    straggler_found: bool
+    phase_found: bool
+    blocking: float
+    """Sum of what each bucket's blocking is off, over the sum of what blocks."""
+
+
+def measure_errors(scenario: Scenario) -> Errors:
+    """Simulates a scenario, analyses its traces and compares the two."""
+    observations, matched, truth = _analyse(scenario)
+    straggler = find_straggler(observations, find_waiting(observations, matched))
+    seen = {
+        (b.rank, b.step, b.bucket): b.blocking_ns for s in build_schedules(observations, matched) for b in s.buckets
+    }
+    true = {(b.rank, b.step, b.bucket): b.blocking_ns for b in truth.buckets}
+    assert seen.keys() == true.keys()
+    return Errors(
+        straggler_found=straggler is not None and straggler.rank == scenario.late_rank,
+        phase_found=straggler is not None and straggler.phase == scenario.late_phase,
+        blocking=sum(abs(seen[key] - true[key]) for key in true) / max(1.0, sum(true.values())),
+    )
+
+
+def measure_fit(scenario: Scenario) -> tuple[float, float]:
+    """The relative errors of alpha and beta of a scenario whose link has one segment."""
+    observations, matched, _ = _analyse(scenario)
+    transfers = collect_transfers(matched, observations, concurrency=CONCURRENCY[scenario.backend])
+    (fit,) = fit_comm_models(transfers, scenario.num_ranks, scenario.backend)
+    ((_, alpha_us, beta),) = scenario.segments
+    first, last = fit.model.segments[0], fit.model.segments[-1]
+    return first.alpha_ns.value / (1000 * alpha_us) - 1, last.beta_ns_per_byte.value / beta - 1
+
+
+def _analyse(scenario: Scenario) -> tuple[list[RankObservation], list[MatchedCollective], Simulation]:
+    truth = simulate(scenario)
+    observations = [observe_rank(read_chrome_trace(data, f"rank{n}.json")) for n, data in enumerate(truth.traces)]
+    matched = match_collectives([observation.collectives for observation in observations], scenario.num_ranks)
+    return observations, matched, truth
+
+
+def run() -> None:
+    """Measures a fixed set of runs."""
+    load_before = os.getloadavg()[0]
+    measurements = []
+    for backend in BACKENDS:
+        errors = [measure_errors(draw_scenario(seed, backend)) for seed in range(NUM_RUNS)]
+        fits = [measure_fit(draw_ladder(seed, backend)) for seed in range(NUM_RUNS)]
+        measurements += [
+            _count(f"{backend}: runs in which the straggler is named", [e.straggler_found for e in errors]),
+            _count(f"{backend}: runs in which its phase is named", [e.phase_found for e in errors]),
+            _summarize(f"{backend}: error of the buckets' blocking", [e.blocking for e in errors]),
+            _summarize(f"{backend}: error of alpha", [abs(alpha) for alpha, _ in fits]),
+            _summarize(f"{backend}: error of beta", [abs(beta) for _, beta in fits]),
+        ]
+    write_result("accuracy", load_before, ("ddp-advisor", "numpy", "pandas", "scipy"), measurements)
+
+
+def _count(name: str, found: Sequence[bool]) -> Measurement:
+    share = float(np.mean(found))
+    return _measure(name, "of 1", (share, share, share), len(found))
+
+
+def _summarize(name: str, errors: Sequence[float]) -> Measurement:
+    """The median, with the range that holds 95 % of the runs."""
+    low, middle, high = np.quantile(errors, [0.025, 0.5, 0.975])
+    return _measure(name, "relative", (float(middle), float(low), float(high)), len(errors))
+
+
+def _measure(name: str, unit: str, values: tuple[float, float, float], num_samples: int) -> Measurement:
+    value, low, high = values
+    estimate = Estimate(value=value, low=low, high=high, basis="measured")
+    return Measurement(name=name, unit=unit, estimate=estimate, num_samples=num_samples)

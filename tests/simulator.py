@@ -1,0 +1,399 @@
+"""Traces of several ranks from a schedule that is known: what the analysis should find in them is written down first.
+
+A step loads data, runs forward and backward, reduces its buckets, and updates. A bucket's transfer starts when the last
+rank has taken it up and is `alpha + beta · bytes` of work for the link. NCCL runs one collective at a time on a stream
+of its own; gloo's two workers a rank take up buckets first in first out, and transfers under way at once share the link
+evenly. On a GPU the host runs ahead, and the optimizer's kernel waits for the last bucket; on a CPU the backward thread
+waits for bucket after bucket and copies each one back.
+
+Nothing here comes from the analysis, so that neither can hide a mistake of the other.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Literal
+
+from advisor.schema import Phase
+
+EPOCH_NS = 1_700_000_000_123_456_789
+MS, US = 1_000_000, 1_000
+FIRST_STEP = 3
+NUM_WORKERS = 2
+HOST_SHARE = 0.5
+"""The host's time for launching over the device's time for running it."""
+LAUNCH_NS = 5 * US
+NODE = "autograd::engine::evaluate_function: "
+MAIN, WORKERS, COMPUTE, NCCL = 1, (101, 102), 7, 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """What happens, in round numbers; the same in every step but for the noise."""
+
+    backend: Literal["nccl", "gloo"] = "nccl"
+    num_ranks: int = 2
+    num_steps: int = 4
+    gradients: tuple[tuple[float, int], ...]
+    """(ready in ms from the start of backward, elements), in ready order."""
+    buckets: tuple[int, ...]
+    """How many gradients each bucket holds."""
+    data_ms: float = 1.0
+    forward_ms: float = 10.0
+    backward_ms: float
+    copy_ms: float = 0.1
+    """Copying one bucket back, on a CPU."""
+    optimizer_ms: float = 2.0
+    segments: tuple[tuple[int, float, float], ...]
+    """(from bytes, alpha in µs, beta in ns a byte), by size."""
+    late_rank: int | None = None
+    late_phase: Phase = "backward"
+    late_ms: float = 0.0
+    clock_offsets_ms: tuple[float, ...] = ()
+    drifts: tuple[float, ...] = ()
+    """What a rank's clock gains a ns."""
+    noise: float = 0.0
+    """Standard deviation of every compute and transfer time, relative."""
+    jitter_us: float = 0.0
+    """Standard deviation of when a rank sees the end of a collective."""
+    seed: int = 0
+
+    def count_bytes(self) -> list[int]:
+        """The bytes of each bucket."""
+        sizes = [elements for _, elements in self.gradients]
+        places = [sum(self.buckets[:n]) for n in range(len(self.buckets) + 1)]
+        return [4 * sum(sizes[a:b]) for a, b in pairwise(places)]
+
+    def transfer_ns(self, num_bytes: int) -> float:
+        """What the link needs for one all-reduce alone."""
+        _, alpha, beta = [segment for segment in self.segments if segment[0] <= num_bytes][-1]
+        return alpha * US + beta * num_bytes
+
+
+@dataclass(frozen=True)
+class TrueBucket:
+    """One bucket's all-reduce on one rank; ns of the true time."""
+
+    rank: int
+    step: int
+    bucket: int
+    ready_ns: float
+    start_ns: float
+    transfer_start_ns: float
+    end_ns: float
+    blocking_ns: float
+
+
+@dataclass
+class Simulation:
+    """The traces, by rank, and what is true of them."""
+
+    traces: list[bytes]
+    buckets: list[TrueBucket] = field(default_factory=list)
+
+
+@dataclass
+class _Exchange:
+    """One step's exchange: per rank and bucket the start, and by bucket the transfer's start and end."""
+
+    starts: list[list[float]]
+    workers: list[list[int]]
+    transfer_starts: list[float]
+    ends: list[float]
+
+
+def simulate(scenario: Scenario) -> Simulation:
+    """Runs a scenario and writes each rank's trace as Kineto JSON."""
+    noise = random.Random(scenario.seed)
+    writers = [_Writer(scenario, rank, noise) for rank in range(scenario.num_ranks)]
+    simulation = Simulation([])
+    starts = [0.0] * scenario.num_ranks
+    for number in range(FIRST_STEP, FIRST_STEP + scenario.num_steps):
+        plans = [_Plan(scenario, rank, starts[rank], noise) for rank in range(scenario.num_ranks)]
+        work = [_disturb(noise, scenario.noise, scenario.transfer_ns(n)) for n in scenario.count_bytes()]
+        run = _run_nccl if scenario.backend == "nccl" else _run_gloo
+        exchange = run([plan.ready for plan in plans], work)
+        for rank, (plan, writer) in enumerate(zip(plans, writers, strict=True)):
+            waits, starts[rank] = plan.finish(exchange.ends)
+            simulation.buckets += _charge(rank, number, plan.ready, exchange, waits)
+            writer.write_step(
+                number, plan, (exchange.starts[rank], exchange.workers[rank], exchange.ends), starts[rank]
+            )
+    simulation.traces = [writer.to_json() for writer in writers]
+    return simulation
+
+
+def draw_scenario(seed: int, backend: Literal["nccl", "gloo"]) -> Scenario:
+    """A scenario with one late rank on clocks that differ, drift and jitter; the same one for the same seed."""
+    draw = random.Random(seed)
+    num_ranks, num_gradients, num_buckets = draw.randint(2, 4), draw.randint(8, 16), draw.randint(3, 5)
+    backward_ms = draw.uniform(20, 60)
+    gaps = [draw.uniform(0.5, 1.5) for _ in range(num_gradients)]
+    ready = [backward_ms * sum(gaps[: n + 1]) / (sum(gaps) * 1.02) for n in range(num_gradients)]
+    cuts = [0, *sorted(draw.sample(range(1, num_gradients), num_buckets - 1)), num_gradients]
+    return Scenario(
+        backend=backend,
+        num_ranks=num_ranks,
+        num_steps=5,
+        gradients=tuple((at, round(10 ** draw.uniform(4.5, 6.2))) for at in ready),
+        buckets=tuple(b - a for a, b in pairwise(cuts)),
+        backward_ms=backward_ms,
+        forward_ms=backward_ms / 2,
+        segments=((0, draw.uniform(100, 500), draw.uniform(0.5, 2.0)),),
+        late_rank=draw.randrange(num_ranks),
+        late_phase=draw.choice(("data", "forward", "backward")),
+        late_ms=backward_ms * draw.uniform(0.15, 0.4),
+        clock_offsets_ms=tuple(draw.uniform(-10, 10) for _ in range(num_ranks)),
+        drifts=tuple(draw.uniform(-2e-5, 2e-5) for _ in range(num_ranks)),
+        noise=0.02,
+        jitter_us=3.0,
+        seed=seed,
+    )
+
+
+def draw_ladder(seed: int, backend: Literal["nccl", "gloo"]) -> Scenario:
+    """A scenario whose buckets span 4 KiB to 16 MiB, most of them reduced after backward; no rank is late."""
+    draw = random.Random(seed)
+    num_buckets = 12
+    sizes = [round(2 ** (12 + 12 * (n + draw.random()) / num_buckets) / 4) for n in range(num_buckets)]
+    draw.shuffle(sizes)
+    backward_ms = draw.uniform(5, 15)
+    return Scenario(
+        backend=backend,
+        num_ranks=draw.randint(2, 4),
+        num_steps=5,
+        gradients=tuple((backward_ms * (n + 1) / (num_buckets + 1), size) for n, size in enumerate(sizes)),
+        buckets=(1,) * num_buckets,
+        backward_ms=backward_ms,
+        segments=((0, draw.uniform(100, 500), draw.uniform(0.5, 2.0)),),
+        noise=0.005,
+        jitter_us=1.0,
+        seed=seed,
+    )
+
+
+def _disturb(noise: random.Random, spread: float, value: float) -> float:
+    return value * max(0.2, noise.gauss(1.0, spread)) if spread else value
+
+
+class _Plan:
+    """One rank's step without its exchange."""
+
+    def __init__(self, scenario: Scenario, rank: int, start: float, noise: random.Random) -> None:
+        late = {scenario.late_phase: scenario.late_ms * MS} if rank == scenario.late_rank else {}
+        self.scenario, self.start = scenario, start
+        self.forward = start + _disturb(noise, scenario.noise, scenario.data_ms * MS) + late.get("data", 0)
+        self.backward = (
+            self.forward + _disturb(noise, scenario.noise, scenario.forward_ms * MS) + late.get("forward", 0)
+        )
+        length = scenario.backward_ms * MS
+        stretch = (_disturb(noise, scenario.noise, length) + late.get("backward", 0)) / length
+        self.gradients = [self.backward + at * MS * stretch for at, _ in scenario.gradients]
+        self.backward_end = self.backward + length * stretch
+        lasts = [sum(scenario.buckets[: n + 1]) - 1 for n in range(len(scenario.buckets))]
+        self.ready = [self.gradients[last] for last in lasts]
+        self.copies: list[tuple[float, float]] = []
+        self.optimizer = 0.0
+
+    def finish(self, ends: Sequence[float]) -> tuple[list[tuple[float, float]], float]:
+        """When the step waited for its exchange, and when it ended."""
+        now, waits = self.backward_end, []
+        if self.scenario.backend == "nccl":
+            waits, now = [(now, max(ends))], max(now, *ends)
+        else:
+            for end in ends:
+                waits.append((now, end))
+                now = max(now, end)
+                self.copies.append((now, now + self.scenario.copy_ms * MS))
+                now += self.scenario.copy_ms * MS
+        self.optimizer = now
+        return [(a, b) for a, b in waits if a < b], now + self.scenario.optimizer_ms * MS
+
+
+# -------------------------------------------------------------------------------------------------------- queueing
+
+
+def _run_nccl(ready: Sequence[Sequence[float]], work: Sequence[float]) -> _Exchange:
+    """One collective after the other: a rank takes up the next one when it is ready and the one before is over."""
+    starts: list[list[float]] = [[] for _ in ready]
+    transfer_starts: list[float] = []
+    ends: list[float] = []
+    for bucket, needed in enumerate(work):
+        over = ends[-1] if ends else 0.0
+        for rank, own in enumerate(ready):
+            starts[rank].append(max(own[bucket], over))
+        transfer_starts.append(max(of_rank[bucket] for of_rank in starts))
+        ends.append(transfer_starts[-1] + needed)
+    return _Exchange(starts, [[0] * len(work) for _ in ready], transfer_starts, ends)
+
+
+def _run_gloo(ready: Sequence[Sequence[float]], work: Sequence[float]) -> _Exchange:
+    """Two workers a rank take up buckets in order; transfers that all ranks have taken up share the link evenly."""
+    num_buckets = len(work)
+    starts: list[list[float]] = [[] for _ in ready]
+    workers: list[list[int]] = [[] for _ in ready]
+    transfer_starts, ends, left = [0.0] * num_buckets, [0.0] * num_buckets, list(work)
+    running: list[int] = []
+    done = [False] * num_buckets
+    now = min(own[0] for own in ready)
+    while not all(done):
+        for rank, own in enumerate(ready):
+            busy = {workers[rank][b] for b in range(len(starts[rank])) if not done[b]}
+            while (bucket := len(starts[rank])) < num_buckets and own[bucket] <= now and len(busy) < NUM_WORKERS:
+                worker = min(set(range(NUM_WORKERS)) - busy)
+                starts[rank].append(now)
+                workers[rank].append(worker)
+                busy.add(worker)
+        for bucket in range(num_buckets):
+            if bucket not in running and not done[bucket] and all(len(own) > bucket for own in starts):
+                running.append(bucket)
+                transfer_starts[bucket] = now
+        launches = [own[b] for own, taken in zip(ready, starts, strict=True) for b in range(len(taken), num_buckets)]
+        events = [at for at in launches if at > now]
+        events += [now + min(left[bucket] for bucket in running) * len(running)] if running else []
+        then = min(events)
+        for bucket in running:
+            left[bucket] -= (then - now) / len(running)
+        now = then
+        for bucket in [b for b in running if left[b] <= 1e-3]:
+            ends[bucket], done[bucket] = now, True
+            running.remove(bucket)
+    return _Exchange(starts, workers, transfer_starts, ends)
+
+
+def _charge(
+    rank: int, step: int, ready: Sequence[float], exchange: _Exchange, waits: Sequence[tuple[float, float]]
+) -> list[TrueBucket]:
+    """Charges each instant of waiting to a bucket in transfer, else to one waiting for peers, else to the next."""
+    starts, begins, ends = exchange.starts[rank], exchange.transfer_starts, exchange.ends
+    buckets = range(len(ends))
+    cuts = sorted({t for wait in waits for t in wait} | {*starts, *begins, *ends, *ready})
+    blocking = [0.0] * len(ends)
+    for a, b in pairwise(cuts):
+        if any(low <= a and b <= high for low, high in waits):
+            orders = (
+                (n for n in buckets if begins[n] <= a and b <= ends[n]),
+                (n for n in buckets if starts[n] <= a and b <= begins[n]),
+                (n for n in buckets if a < ends[n]),
+            )
+            blocking[next(n for order in orders for n in order)] += b - a
+    return [TrueBucket(rank, step, n, ready[n], starts[n], begins[n], ends[n], blocking[n]) for n in buckets]
+
+
+# --------------------------------------------------------------------------------------------------------- writing
+
+
+class _Writer:
+    """One rank's events, on its own clock."""
+
+    def __init__(self, scenario: Scenario, rank: int, noise: random.Random) -> None:
+        self.scenario, self.rank, self.noise = scenario, rank, noise
+        self.offset = scenario.clock_offsets_ms[rank] * MS if scenario.clock_offsets_ms else 0.0
+        self.drift = scenario.drifts[rank] if scenario.drifts else 0.0
+        self.events: list[str] = []
+        self.correlation = 0
+
+    def to_json(self) -> bytes:
+        info = {"backend": self.scenario.backend, "rank": self.rank, "world_size": self.scenario.num_ranks}
+        return f'{{"distributedInfo": {json.dumps(info)}, "traceEvents": [{",".join(self.events)}]}}'.encode()
+
+    def add(self, category: str, name: str, span: tuple[float, float], thread: int = MAIN, **args: Any) -> None:
+        start, end = (EPOCH_NS + round(t * (1 + self.drift) + self.offset) for t in span)
+        words = f'"cat": "{category}", "name": "{name}", "pid": {0 if category == "kernel" else 1}, "tid": {thread}'
+        times = f'"ts": {start // US}.{start % US:03d}, "dur": {(end - start) // US}.{(end - start) % US:03d}'
+        self.events.append(f'{{"ph": "X", {words}, {times}, "args": {json.dumps(args)}}}')
+
+    def write_step(
+        self, number: int, plan: _Plan, exchange: tuple[Sequence[float], Sequence[int], Sequence[float]], end: float
+    ) -> None:
+        self.add("user_annotation", f"ProfilerStep#{number}", (plan.start, end))
+        if self.scenario.backend == "nccl":
+            self._write_gpu(plan, exchange, end)
+        else:
+            self._write_cpu(plan, exchange, end)
+
+    def _write_cpu(
+        self, plan: _Plan, exchange: tuple[Sequence[float], Sequence[int], Sequence[float]], end: float
+    ) -> None:
+        self.add("user_annotation", "DistributedDataParallel.forward", (plan.forward, plan.backward))
+        self._write_product(plan.forward, plan.backward)
+        closing = set(plan.ready)
+        for before, at, elements in self._list_gradients(plan):
+            self.add("cpu_op", f"{NODE}AddmmBackward0", (before, at - 4 * US))
+            self._write_product(before, at - 4 * US)
+            self._write_gradient((at - 4 * US, at), elements)
+            if at in closing:
+                self.add("cpu_op", "c10d::allreduce_", (at - US, at))
+        self._write_tail((plan.gradients[-1], plan.backward_end))
+        for starts, worker, ends, num_bytes in zip(*exchange, self.scenario.count_bytes(), strict=True):
+            args = {"Input Dims": [[num_bytes // 4]], "Input type": ["float"]}
+            self.add("user_annotation", "gloo:all_reduce", (starts, self._see(starts, ends)), WORKERS[worker], **args)
+        for copy in plan.copies:
+            self.add("cpu_op", "torch.distributed.ddp.reducer::copy_bucket_to_grad", copy)
+        self.add("user_annotation", "Optimizer.step#SGD.step", (plan.optimizer, end))
+
+    def _write_gpu(
+        self, plan: _Plan, exchange: tuple[Sequence[float], Sequence[int], Sequence[float]], end: float
+    ) -> None:
+        """The host starts with the step and launches in a share of the time that the device takes."""
+
+        def on_host(at: float) -> float:
+            return plan.forward - LAUNCH_NS + (at - plan.forward) * HOST_SHARE
+
+        self.add("user_annotation", "DistributedDataParallel.forward", (on_host(plan.forward), on_host(plan.backward)))
+        self._write_kernel("gemm", on_host(plan.forward), (plan.forward, plan.backward))
+        sizes = dict(zip(plan.ready, self.scenario.count_bytes(), strict=True))
+        spans = dict(zip(plan.ready, zip(exchange[0], exchange[2], strict=True), strict=True))
+        for before, at, elements in self._list_gradients(plan):
+            self.add("cpu_op", f"{NODE}AddmmBackward0", (on_host(before), on_host(at) - 4 * US))
+            self._write_kernel("gemm", on_host(before), (before, at))
+            self._write_gradient((on_host(at) - 4 * US, on_host(at)), elements)
+            if at in sizes:
+                self.add("cpu_op", "c10d::allreduce_", (on_host(at) - US, on_host(at)))
+                name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+                start, stop = spans[at]
+                args = {"Collective name": "allreduce", "In msg nelems": sizes[at] // 4, "dtype": "Float"}
+                args |= {"Process Group Name": "0", "Group size": self.scenario.num_ranks}
+                self._write_kernel(name, on_host(at) - US, (start, self._see(start, stop)), NCCL, **args)
+        tail = (plan.gradients[-1], plan.backward_end)
+        self._write_tail((on_host(tail[0]), on_host(tail[1])))
+        if tail[0] < tail[1]:
+            self._write_kernel("gemm", on_host(tail[0]), tail)
+        launch = on_host(plan.backward_end) + 20 * US
+        self.add("user_annotation", "Optimizer.step#SGD.step", (launch, launch + 100 * US))
+        self._write_kernel("update", launch + US, (plan.optimizer, end))
+
+    def _list_gradients(self, plan: _Plan) -> Iterable[tuple[float, float, int]]:
+        """(ready of the one before, ready, elements) of each gradient."""
+        befores = [plan.backward, *plan.gradients]
+        elements = [elements for _, elements in self.scenario.gradients]
+        return zip(befores, plan.gradients, elements, strict=False)
+
+    def _write_product(self, start: float, end: float) -> None:
+        self.add("cpu_op", "aten::mm", (start, end), **{"Input Dims": [[64, 64], [64, 64]]})
+
+    def _write_gradient(self, span: tuple[float, float], elements: int) -> None:
+        self.add("cpu_op", f"{NODE}torch::autograd::AccumulateGrad", span)
+        shapes = {"Input Dims": [[elements]], "Input type": ["float"]}
+        self.add("cpu_op", "torch::autograd::AccumulateGrad", (span[0], span[0] + US), **shapes)
+
+    def _write_tail(self, span: tuple[float, float]) -> None:
+        """What backward does after its last gradient."""
+        if span[0] < span[1]:
+            self.add("cpu_op", f"{NODE}EmbeddingBackward0", span)
+
+    def _write_kernel(
+        self, name: str, launch: float, span: tuple[float, float], stream: int = COMPUTE, **args: Any
+    ) -> None:
+        self.correlation += 1
+        link = {"correlation": self.correlation}
+        self.add("cuda_runtime", "cudaLaunchKernel", (launch, launch + US / 2), **link)
+        self.add("kernel", name, span, stream, stream=stream, **link, **args)
+
+    def _see(self, start: float, end: float) -> float:
+        """When this rank sees a collective end."""
+        return max(start, end + self.noise.gauss(0, self.scenario.jitter_us * US)) if self.scenario.jitter_us else end
