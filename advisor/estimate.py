@@ -49,6 +49,9 @@ MASTER_BYTES = 4
 """A float32 copy of a weight that is kept in 16 bits."""
 NUM_MOMENTS = 2
 MOST_LAYERS = 1000
+MOST_PARAMETERS = 10**14
+MOST_SECONDS = 10**6
+"""Beyond these a number was mistyped: a hundred million million parameters, a step of eleven days."""
 
 
 def estimate_job(sketch: JobSketch, configs: Sequence[tuple[str, DDPConfig]]) -> JobEstimate:
@@ -204,3 +207,9 @@ def _check(sketch: JobSketch) -> None:
         raise UsageError("Without bandwidth no gradient ever arrives: give a bandwidth above zero, such as 10GB/s.")
     if sketch.dtype not in ITEM_BYTES:
         raise UsageError(f"The dtype {sketch.dtype!r} is not known: choose one of {', '.join(ITEM_BYTES)}.")
+    if sum(sketch.layer_parameters) > MOST_PARAMETERS:
+        raise UsageError(f"{sum(sketch.layer_parameters):.0e} parameters cannot be meant: look at the sizes' units.")
+    sending_s = sum(sketch.layer_parameters) * ITEM_BYTES[sketch.dtype] / sketch.bandwidth_bytes_per_s
+    computing_s = (sketch.forward_ns + sketch.backward_ns + sketch.optimizer_ns + sketch.latency_ns) / 1e9
+    if max(sending_s, computing_s) > MOST_SECONDS:
+        raise UsageError("A step of more than eleven days cannot be meant: look at the units of times and bandwidth.")

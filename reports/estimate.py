@@ -137,7 +137,7 @@ def _print_limits(estimate: JobEstimate, console: Console) -> None:
     config = setting.prediction.config
     bound = setting.bound_ns / config.accumulation_steps
     kept = memory.weights_bytes + memory.gradients_bytes + memory.optimizer_bytes
-    cap_list = next((s.prediction.config.bucket_cap_mb_list for s in estimate.settings[::-1]), None)
+    cap_list = estimate.settings[-1].prediction.config.bucket_cap_mb_list
     rows = [
         ("no buckets beat", f"{format_ms(bound)} ms a {'micro-step' if config.accumulation_steps > 1 else 'step'}: "
          "communication from the start of backward, in one piece"),

@@ -68,6 +68,7 @@ def estimate(
     from rich.console import Console
 
     from advisor.estimate import ITEM_BYTES, estimate_job, find_best_configs
+    from advisor.replay import sends_nothing
     from advisor.schema import DDPConfig, JobSketch, encode_json
     from reports import render_estimate
 
@@ -88,9 +89,10 @@ def estimate(
         comm_hook=comm_hook,
         accumulation_steps=accumulation_steps,
     )
-    best_cap, best_list = find_best_configs(sketch, config)
-    asked = [(word.strip(), read_cap(word.strip(), config)) for word in cap.split(",")]
-    answer = estimate_job(sketch, [*asked, ("best cap", best_cap), ("best list", best_list)])
+    settings = [(word.strip(), read_cap(word.strip(), config)) for word in cap.split(",")]
+    if not sends_nothing(config):
+        settings += zip(("best cap", "best list"), find_best_configs(sketch, config), strict=True)
+    answer = estimate_job(sketch, settings)
     if as_json:
         typer.echo(encode_json(answer), nl=False)
     else:

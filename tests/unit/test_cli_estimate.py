@@ -99,6 +99,7 @@ def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
 def test_one_rank_sends_nothing() -> None:
     printed = estimate("4x1M", "--backward", "8ms", *LINK, "--ranks", "1")
     assert "unset: all of it is hidden" in printed
+    assert "best" not in printed
     assert "each rank sends  0 B a step" in printed
 
 

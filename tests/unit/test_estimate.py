@@ -129,6 +129,9 @@ def test_the_best_settings_beat_every_cap_that_was_asked_for(concurrency: int) -
         ({"layer_parameters": (4, 0)}, "give every layer at least one parameter"),
         ({"backward_ns": -1}, "A time below zero"),
         ({"bandwidth_bytes_per_s": 0.0}, "give a bandwidth above zero"),
+        ({"layer_parameters": (10**20,)}, "1e\\+20 parameters cannot be meant"),
+        ({"backward_ns": 10**18}, "A step of more than eleven days"),
+        ({"bandwidth_bytes_per_s": 1e-9}, "A step of more than eleven days"),
         ({"dtype": "int8"}, "The dtype 'int8' is not known: choose one of float32"),
     ],
 )
