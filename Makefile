@@ -31,7 +31,7 @@ bench: .venv/installed-dev ## Run the benchmarks and write benchmarks/results/
 
 docs: .venv/installed-dev ## Write docs/commands.md and docs/schema/ from the code
 	mkdir -p docs/schema
-	for name in report manifest prediction config estimate probe; do $(BIN)/ddp-advisor schema $$name > docs/schema/$$name.json || exit; done
+	for name in report manifest prediction config estimate probe diagnosis; do $(BIN)/ddp-advisor schema $$name > docs/schema/$$name.json || exit; done
 	$(BIN)/python -m typer advisor.cli utils docs --name ddp-advisor --output docs/commands.md
 
 clean: ## Remove .venv and every cache; runs/ stays

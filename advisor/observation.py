@@ -11,8 +11,17 @@ from advisor.exchange import StepExchange, find_exchanges
 from advisor.intervals import Intervals
 from advisor.parallelism import name_parallelism
 from advisor.readers.names import DDP_FORWARD, UNUSED_PARAMETER_SEARCH
-from advisor.schema import Backend, DeviceType, Ladder, Parallelism, QualityNote, RunManifest, Wrapper, marks
-from advisor.step_windows import StepSource
+from advisor.schema import (
+    Backend,
+    DeviceType,
+    Ladder,
+    Parallelism,
+    QualityNote,
+    RunManifest,
+    StepSource,
+    Wrapper,
+    marks,
+)
 from advisor.tables import Trace
 from advisor.timeline import StepTimeline, build_timeline
 from advisor.updates import Update, find_updates

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from advisor.exchange import StepExchange
 from advisor.intervals import difference, measure_coverage
 from advisor.observation import RankObservation
 from advisor.schedule import StepSchedule
@@ -63,7 +64,7 @@ def build_step_profile(
     """
     if not schedules or any(bucket.num_bytes < 0 for schedule in schedules for bucket in schedule.buckets):
         return None
-    sizes_known = all(gradients_fill_buckets(schedule) for schedule in schedules)
+    sizes_known = all(gradients_fill_buckets(schedule.exchange) for schedule in schedules)
     observation_of = {observation.rank: observation for observation in observations}
     units_of = {(s.rank, s.step): s.exchange.gradients if sizes_known else _buckets_as_gradients(s) for s in schedules}
     count = Counter(len(units) for units in units_of.values()).most_common(1)[0][0]
@@ -86,12 +87,12 @@ def build_step_profile(
     )
 
 
-def gradients_fill_buckets(schedule: StepSchedule) -> bool:
+def gradients_fill_buckets(exchange: StepExchange) -> bool:
     """Whether the gradients seen are exactly what the buckets carry, element for element."""
-    gradients = schedule.exchange.gradients
+    gradients = exchange.gradients
     if not gradients or any(gradient.num_bytes < 0 for gradient in gradients):
         return False
-    sent = sum(bucket.num_elements for bucket in schedule.buckets)
+    sent = sum(bucket.collective.num_elements for bucket in exchange.buckets)
     return sent == sum(g.num_bytes // ITEM_BYTES.get(g.dtype, 4) for g in gradients)
 
 

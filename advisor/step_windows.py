@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from advisor.readers.names import DDP_FORWARD, OPTIMIZER_STEP, PROFILER_STEP
+from advisor.schema import StepSource
 from advisor.tables import match_names
 
 FIRST_STEADY_STEP = 2
 """ProfilerStep#0 and #1 hold DDP's rebuild of its buckets and are left out where later steps were recorded."""
 
-StepSource = Literal["profiler", "optimizer", "forward", "window"]
 Window: TypeAlias = tuple[int, int, int]
 """Number, start and end on the host."""
 

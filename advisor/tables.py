@@ -48,6 +48,8 @@ SHORTEST_SHAPED_NS = 20_000
 class Recording:
     """How a trace was recorded, as far as its file says it; None where it does not."""
 
+    packing: str = "json"
+    """How the text was packed: `json` (not at all), `gzip` or `zstd`."""
     num_bytes: int = 0
     """Of JSON text."""
     num_events: int = 0

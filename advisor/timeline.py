@@ -32,8 +32,8 @@ from advisor.readers.names import (
     OPTIMIZER_ZERO_GRAD,
     RUNTIME,
 )
-from advisor.schema import Phase, marks
-from advisor.step_windows import StepSource, Window, find_steps
+from advisor.schema import Phase, StepSource, marks
+from advisor.step_windows import Window, find_steps
 from advisor.tables import Trace, match_names
 
 Times = npt.NDArray[np.int64]

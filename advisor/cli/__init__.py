@@ -9,13 +9,14 @@ from typing import Annotated
 
 import typer
 
-from advisor.cli import analyze, check, demo, estimate, forecast, probe, report, run, schema
+from advisor.cli import analyze, check, demo, doctor, estimate, forecast, probe, report, run, schema
 from advisor.cli._failures import tell_failures
 
 COMMANDS = (
     demo.demo,
     run.run,
     analyze.analyze,
+    doctor.doctor,
     report.report,
     probe.probe,
     forecast.forecast,

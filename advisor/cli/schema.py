@@ -13,7 +13,8 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 def schema(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="One of report, manifest, prediction, config, estimate, probe.")
+        str,
+        typer.Argument(metavar="NAME", help="One of report, manifest, prediction, config, estimate, probe, diagnosis."),
     ],
 ) -> None:
     """Print the JSON schema of a file this tool writes."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
+from itertools import groupby
 
 WEB = re.compile(r"^https?://", re.IGNORECASE)
 _URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
@@ -40,6 +42,18 @@ def list_names(names: list[str] | tuple[str, ...], most: int = 3) -> str:
     """The first few names, and how many more there are."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def list_numbers(numbers: Iterable[int], most: int = 8) -> str:
+    """Numbers in order, stretches drawn together, the first few of them.
+
+    Example: 0, 1, 2, 5 is `0–2, 5`.
+    """
+    stretches = []
+    for _, group in groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0]):
+        stretch = [number for _, number in group]
+        stretches.append(f"{stretch[0]}" if len(stretch) == 1 else f"{stretch[0]}–{stretch[-1]}")
+    return ", ".join(stretches[:most]) + (" and more" if len(stretches) > most else "")
 
 
 def _escape(character: str) -> str:

@@ -12,8 +12,8 @@ from advisor.tables import Recording
 
 _FLAGS = ("record_shapes", "with_stack", "profile_memory")
 _VERSIONS = (
-    "cuda_runtime_version", "cuda_driver_version", "cupti_version", "hip_runtime_version", "hip_driver_version",
-    "roctracer_version",
+    "schemaVersion", "cuda_runtime_version", "cuda_driver_version", "cupti_version", "hip_runtime_version",
+    "hip_driver_version", "roctracer_version",
 )  # fmt: skip
 _KEYS = ("distributedInfo", "host_name", "baseTimeNanoseconds", "deviceProperties", *_FLAGS, *_VERSIONS)
 

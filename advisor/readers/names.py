@@ -86,6 +86,8 @@ AUTOGRAD_NODE = "autograd::engine::evaluate_function: "
 ACCUMULATE_GRAD = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
 ACCUMULATE_GRAD_OP = "torch::autograd::AccumulateGrad"
 COPY_BACK = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
+GPU_OPERATOR = re.compile(r"^aten::_?(?:cudnn|miopen)_(?!is_acceptable)")
+"""Operators that only a GPU runs."""
 SYNC_BATCH_NORM_NODE = "autograd::engine::evaluate_function: SyncBatchNorm"
 COMPILED_NODE = re.compile(r"^autograd::engine::evaluate_function: (?:torch::dynamo|Compiled)")
 """Of compiled backwards, which may hold `AccumulateGrad`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Generic, TypeVar, cast
@@ -161,6 +161,7 @@ def _read_source(source: Source) -> tuple[Trace, tuple[QualityNote, ...]]:
             if stream.damage is None:
                 raise
             raise InputError(f"{source.name} is damaged ({stream.damage}): copy it again.") from error
+        trace = replace(trace, recording=replace(trace.recording, packing=stream.packing))
         if stream.damage is None:
             return trace, trace.notes
     message = f"{source.name} is damaged ({stream.damage}): only what comes before is used."

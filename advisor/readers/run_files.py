@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 
 from advisor.errors import InputError, UsageError
@@ -12,8 +13,8 @@ from advisor.readers.display import list_names, show_path
 from advisor.readers.locations import Location
 from advisor.readers.manifest import read_manifest
 from advisor.readers.probe import read_probe
-from advisor.readers.separation import describe_runs, find_innermost, order_windows, separate_runs
-from advisor.readers.sources import Found, Source, find_sources
+from advisor.readers.separation import describe_runs, find_innermost, name_run, order_windows, separate_runs
+from advisor.readers.sources import Found, Source, find_sources, search_sources
 from advisor.schema import Ladder, QualityNote, RunManifest
 
 MOST_FAILURES_SHOWN = 4
@@ -40,6 +41,55 @@ class RunFiles:
     manifest: RunManifest | None
     probe: Ladder | None
     notes: tuple[QualityNote, ...]
+    num_unranked: int = 0
+    """Files that tell no rank and were given one for the time being."""
+
+
+@dataclass(frozen=True)
+class FoundRuns:
+    """Every run below some paths."""
+
+    source: str
+    runs: tuple[RunFiles, ...]
+    strays: tuple[Source, ...]
+    failures: tuple[str, ...]
+    """A sentence for each thing that cannot be read, or is left out."""
+
+
+def find_runs(paths: Sequence[str | Path], ranks: Sequence[int] = ()) -> FoundRuns:
+    """`find_run` for several runs or none; files that tell no rank get the free ones, folder by folder.
+
+    Raises:
+        InputError: A path does not exist or cannot be read.
+        UsageError: `ranks` does not fit the files that tell none.
+    """
+    found = search_sources(paths)
+    is_settled = bool(ranks) or len(found.sources) == 1
+    ranked, assumed = _settle_ranks(found.sources, ranks) if is_settled else (_suppose_ranks(found.sources), [])
+    unranked = {each.name for each in found.sources if each.rank is None and not is_settled}
+    unique, repeated = _leave_out_repeats(ranked)
+    groups = separate_runs(unique, found.manifests)
+    source = list_names([show_path(path) for path in paths])
+    runs, failures = [], [*found.failures, *(note.message for note in repeated)]
+    for group in groups:
+        place = _find_beside(group, found.manifests)
+        manifest = None
+        try:
+            manifest = read_manifest(place) if place else None
+        except InputError as error:
+            failures.append(str(error))
+        by_rank = _group_by_rank(group)
+        run = RunFiles(
+            source=source if len(groups) == 1 else name_run(group, unique) or group[0].name,
+            ranks=tuple(by_rank),
+            strays=(),
+            manifest=manifest,
+            probe=None,
+            notes=(*assumed, *_note_windows(by_rank), *_note_distance(group)),
+            num_unranked=sum(each.name in unranked for each in group),
+        )
+        runs.append(run)
+    return FoundRuns(source, tuple(runs), tuple(found.strays), tuple(failures))
 
 
 def find_run(paths: Sequence[str | Path], ranks: Sequence[int] = ()) -> RunFiles:
@@ -107,6 +157,21 @@ def _settle_ranks(sources: Sequence[Source], ranks: Sequence[int]) -> tuple[list
         )
     told = dict(zip((source.name for source in unknown), ranks, strict=True))
     return [replace(source, rank=told.get(source.name, source.rank)) for source in sources], notes
+
+
+def _suppose_ranks(sources: Sequence[Source]) -> list[Source]:
+    """Gives the files that tell no rank those that are free in their folder, in the order of their names."""
+    taken: dict[str, set[int | None]] = defaultdict(set)
+    for source in sources:
+        taken[source.folder].add(source.rank)
+    ranked = []
+    for source in sorted(sources, key=lambda source: source.name):
+        rank = source.rank
+        if rank is None:
+            rank = next(number for number in count() if number not in taken[source.folder])
+            taken[source.folder].add(rank)
+        ranked.append(replace(source, rank=rank))
+    return ranked
 
 
 def _leave_out_repeats(sources: Sequence[Source]) -> tuple[list[Source], list[QualityNote]]:

@@ -82,6 +82,24 @@ def find_sources(paths: Sequence[str | Path]) -> Found:
     Raises:
         InputError: A path does not exist or cannot be read, or nothing below them looks like a trace.
     """
+    found = search_sources(paths)
+    if not found.sources and (found.failures or not found.strays):
+        names = list_names([show_path(path) for path in paths])
+        raise InputError(
+            found.failures[0]
+            if found.failures
+            else f"{names} holds no trace (*.json, *.json.gz, *.json.zst, *.zip or *.tar.gz): give the folder that "
+            "torch.profiler wrote to."
+        )
+    return found
+
+
+def search_sources(paths: Sequence[str | Path]) -> Found:
+    """`find_sources` where nothing need be found.
+
+    Raises:
+        InputError: A path does not exist or cannot be read.
+    """
     found = Found()
     candidates: dict[object, Candidate] = {}
     for path in paths:
@@ -94,14 +112,6 @@ def find_sources(paths: Sequence[str | Path]) -> Found:
             found.manifests |= part.manifests
             found.probes |= part.probes
             found.failures += part.failures
-    if not found.sources and (found.failures or not found.strays):
-        names = list_names([show_path(path) for path in paths])
-        raise InputError(
-            found.failures[0]
-            if found.failures
-            else f"{names} holds no trace (*.json, *.json.gz, *.json.zst, *.zip or *.tar.gz): give the folder that "
-            "torch.profiler wrote to."
-        )
     return found
 
 

@@ -82,6 +82,7 @@ class TraceStream(io.BufferedIOBase):
 
     Attributes:
         name: For messages.
+        packing: `json` (plain text), `gzip` or `zstd`.
         damage: What is wrong with the compressed data from here on, once it has been met.
     """
 
@@ -144,12 +145,13 @@ class TraceStream(io.BufferedIOBase):
         for magic, reason in _REFUSED:
             if start.startswith(magic):
                 raise InputError(f"{self.name} {reason}.")
-        formats: tuple[tuple[bytes, Callable[[Stored], Iterator[bytes]]], ...] = (
-            (_GZIP, _read_gzip),
-            (_ZSTD, _read_zstd),
-            (b"", _read_plain),
+        packings: tuple[tuple[bytes, str, Callable[[Stored], Iterator[bytes]]], ...] = (
+            (_GZIP, "gzip", _read_gzip),
+            (_ZSTD, "zstd", _read_zstd),
+            (b"", "json", _read_plain),
         )
-        return next(read(self._raw) for magic, read in formats if start.startswith(magic))
+        self.packing, read = next((name, read) for magic, name, read in packings if start.startswith(magic))
+        return read(self._raw)
 
     def _pull(self) -> bytes:
         try:

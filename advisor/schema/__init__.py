@@ -3,7 +3,8 @@
 Integer nanoseconds and bytes are measured; an `Estimate` of the same unit is a statistic or a model's answer, as a
 float with its interval. Suffixes carry the unit: `_ns`, `_bytes`, `_fraction`, `_ns_per_byte`. Times of a step are
 relative to that step's start. The files of a run folder are a `RunManifest`, a `Ladder` and a `Report`; all carry a
-`schema_version`, older ones stay readable, and `read_json` refuses newer ones in a sentence.
+`schema_version`, older ones stay readable, and `read_json` refuses newer ones in a sentence. A `Diagnosis` is
+printed and not kept.
 """
 
 from advisor.schema.answers import (
@@ -28,10 +29,14 @@ from advisor.schema.base import (
     CollectiveRole,
     DeviceType,
     Estimate,
+    FindingCode,
+    FindingSeverity,
     Parallelism,
     Phase,
+    Quality,
     RecommendationStatus,
     Severity,
+    StepSource,
     Struct,
     VerdictCode,
     Wrapper,
@@ -80,6 +85,12 @@ from advisor.schema.probe import (
     Ladder,
     LadderPoint,
 )
+from advisor.schema.recording import (
+    Diagnosis,
+    Finding,
+    RecordedRank,
+    RunDiagnosis,
+)
 from advisor.schema.run import (
     BucketInfo,
     DDPConfig,
@@ -118,8 +129,12 @@ __all__ = [
     "DeviceInfo",
     "DeviceTime",
     "DeviceType",
+    "Diagnosis",
     "Estimate",
     "Evidence",
+    "Finding",
+    "FindingCode",
+    "FindingSeverity",
     "Forecast",
     "ForecastRow",
     "GradientReady",
@@ -139,17 +154,21 @@ __all__ = [
     "ParameterInfo",
     "Phase",
     "Prediction",
+    "Quality",
     "QualityNote",
     "RankProfile",
     "RankSummary",
     "Recommendation",
     "RecommendationStatus",
+    "RecordedRank",
     "Report",
+    "RunDiagnosis",
     "RunManifest",
     "SampleSource",
     "SettingEstimate",
     "Severity",
     "StepProfile",
+    "StepSource",
     "StepSummary",
     "Straggler",
     "StreamIdle",

@@ -11,6 +11,7 @@ from advisor.errors import InputError, SchemaVersionError
 from advisor.schema.answers import Prediction, Report
 from advisor.schema.base import SCHEMA_VERSION, Struct
 from advisor.schema.probe import Ladder
+from advisor.schema.recording import Diagnosis
 from advisor.schema.run import DDPConfig, RunManifest
 from advisor.schema.sketch import JobEstimate
 
@@ -21,6 +22,7 @@ PUBLISHED: dict[str, type[Struct]] = {
     "config": DDPConfig,
     "estimate": JobEstimate,
     "probe": Ladder,
+    "diagnosis": Diagnosis,
 }
 """The structs whose JSON schema `ddp-advisor schema NAME` prints."""
 

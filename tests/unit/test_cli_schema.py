@@ -26,5 +26,6 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
     assert result.exit_code == 2
     assert result.stdout == ""
     assert result.stderr == (
-        "error: There is no schema named 'trace': choose one of report, manifest, prediction, config, estimate.\n"
+        "error: There is no schema named 'trace': choose one of report, manifest, prediction, config, estimate, "
+        "probe, diagnosis.\n"
     )
