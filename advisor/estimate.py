@@ -87,7 +87,7 @@ def find_best_configs(sketch: JobSketch, config: DDPConfig) -> tuple[DDPConfig, 
 def build_job(sketch: JobSketch, world_size: int) -> Job:
     """What replay needs, from a sketch: computation without noise, and communication that disturbs nothing."""
     parameters = np.array(sketch.layer_parameters[::-1])
-    ready_ns = np.rint(sketch.backward_ns * np.cumsum(parameters) / parameters.sum()).astype(int)
+    ready_ns = np.rint(np.cumsum(parameters) / parameters.sum() * sketch.backward_ns).astype(int)
     slowest = RankProfile(
         rank=-1,
         data_ns=0,

@@ -24,6 +24,8 @@ from advisor.schema import (
     DeviceInfo,
     Estimate,
     Evidence,
+    Forecast,
+    ForecastRow,
     Prediction,
     QualityNote,
     RankSummary,
@@ -231,6 +233,29 @@ def calibration() -> Calibration:
         host_tail_ns=estimate(0),
         baseline_residual_fraction=estimate(-0.0083, 0.005),
     )
+
+
+def two_to_sixteen_ranks(**changes: Any) -> Forecast:
+    """180 ms on today's two ranks, 240 ms [220, 260] on sixteen, which is three quarters as efficient."""
+    fields: dict[str, Any] = {
+        "profiled_world_size": 2,
+        "compute": "constant",
+        "rows": (
+            ForecastRow(
+                world_size=2,
+                step_ns=estimate_ms(180, 3),
+                blocking_ns=estimate_ms(28),
+                efficiency_fraction=estimate(1.0),
+            ),
+            ForecastRow(
+                world_size=16,
+                step_ns=estimate_ms(240, 20, "extrapolated"),
+                blocking_ns=estimate_ms(88, 20, "extrapolated"),
+                efficiency_fraction=estimate(0.75, 0.06, "extrapolated"),
+            ),
+        ),
+    }
+    return Forecast(**(fields | changes))
 
 
 def swept_report() -> Report:

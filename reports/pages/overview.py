@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from advisor.schema import Evidence, Recommendation, Report
-from reports import holistic
+from reports import forecast, holistic
 from reports.charts import bucket_timeline, communication_fit, legend_html, prediction_vs_measurement, step_time_bar
 from reports.sentences import (
     VERDICT_TITLES,
@@ -38,7 +38,7 @@ ALL_RANKS: Final = "the slowest"
 
 
 def render(report: Report) -> None:
-    """Shows the report: verdict, baseline, step, buckets, recommendations, alarms, notes, sweep and HTA, in order."""
+    """Shows the report: verdict, baseline, step, buckets, recommendations, alarms, notes, sweep, forecast and HTA."""
     _show_verdict(report)
     _show_baseline(report)
     _show_step(report)
@@ -48,6 +48,7 @@ def render(report: Report) -> None:
     _show_alarms(report)
     _show_notes(report)
     _show_sweep(report)
+    _show_forecast(report)
     _show_holistic(report)
 
 
@@ -198,6 +199,15 @@ def _show_sweep(report: Report) -> None:
         for arm in report.sweep.arms
     )
     st.caption(escape_markdown(say_sweep(report.sweep)))
+
+
+def _show_forecast(report: Report) -> None:
+    if report.forecast is None:
+        return
+    _head(forecast.TITLE)
+    rows = forecast.list_rows(report.forecast)
+    st.dataframe(pd.DataFrame(rows, columns=list(forecast.HEADER)), hide_index=True)
+    st.caption(escape_markdown(forecast.say_assumptions(report.forecast)))
 
 
 def _show_holistic(report: Report) -> None:

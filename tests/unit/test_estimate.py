@@ -84,6 +84,12 @@ def test_64_ranks_can_hide_14_gb_in_theory_but_not_the_last_bucket() -> None:
     assert asked.prediction.exposed_ns.value == pytest.approx(551.25 * MS / 80)
 
 
+def test_the_largest_sketch_is_counted_without_overflow() -> None:
+    """1e14 parameters in two layers over 1e14 ns: ready half way and at the end."""
+    job = JobSketch(layer_parameters=(5 * 10**13,) * 2, backward_ns=10**14, bandwidth_bytes_per_s=1e15)
+    assert [span.ready_ns for span in setting(job, bucket_cap_mb=0.0).prediction.buckets] == [5 * 10**13, 10**14]
+
+
 @pytest.mark.parametrize(("world_size", "sent_gb"), [(8, 7.0), (16, 1.875 * 4), (1, 0.0)])
 def test_more_ranks_do_not_shrink_what_each_one_sends(world_size: int, sent_gb: float) -> None:
     """4 GB of float32: 2 · 7/8 · 4 = 7 GB on 8 ranks, a factor of 1.875 on 16 (C13)."""

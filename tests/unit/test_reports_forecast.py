@@ -7,32 +7,9 @@ import io
 import pytest
 from rich.console import Console
 
-from advisor.schema import Forecast, ForecastRow
+from advisor.schema import Forecast
 from reports import render_forecast, render_html, render_terminal
-from tests.builders import estimate, estimate_ms, gloo_report
-
-
-def forecast(**changes: object) -> Forecast:
-    fields: dict[str, object] = {
-        "profiled_world_size": 2,
-        "compute": "constant",
-        "rows": (
-            ForecastRow(
-                world_size=2,
-                step_ns=estimate_ms(180, 3),
-                blocking_ns=estimate_ms(28),
-                efficiency_fraction=estimate(1.0),
-            ),
-            ForecastRow(
-                world_size=16,
-                step_ns=estimate_ms(240, 20, "extrapolated"),
-                blocking_ns=estimate_ms(88, 20, "extrapolated"),
-                efficiency_fraction=estimate(0.75, 0.06, "extrapolated"),
-            ),
-        ),
-        **changes,
-    }
-    return Forecast(**fields)  # type: ignore[arg-type]
+from tests.builders import gloo_report, two_to_sixteen_ranks
 
 
 def printed(of: Forecast, width: int = 80) -> str:
@@ -42,7 +19,7 @@ def printed(of: Forecast, width: int = 80) -> str:
 
 
 def test_today_is_marked_and_the_others_carry_bands() -> None:
-    rows = [" ".join(line.split()) for line in printed(forecast()).splitlines()]
+    rows = [" ".join(line.split()) for line in printed(two_to_sixteen_ranks()).splitlines()]
     assert "2 (today) 180.0 ms [177.0, 183.0] 28.0 ms 100 %" in rows
     assert "16 240 ms [220, 260] 88 ms [68, 108] 75 % [69, 81]" in rows
 
@@ -51,17 +28,17 @@ def test_today_is_marked_and_the_others_carry_bands() -> None:
     ("compute", "batch"), [("constant", "every rank keeps its batch"), ("divided", "the ranks share today's batch")]
 )
 def test_what_is_assumed_is_said(compute: str, batch: str) -> None:
-    assert f"Extrapolated: {batch}, and links between all ranks" in printed(forecast(compute=compute), 300)
+    assert f"Extrapolated: {batch}, and links between all ranks" in printed(two_to_sixteen_ranks(compute=compute), 300)
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
-    assert max(len(line) for line in printed(forecast(), width).splitlines()) <= width
+    assert max(len(line) for line in printed(two_to_sixteen_ranks(), width).splitlines()) <= width
 
 
 def test_a_report_shows_its_forecast_in_every_form() -> None:
     console = Console(file=io.StringIO(), width=120, color_system=None)
-    report = gloo_report(forecast=forecast())
+    report = gloo_report(forecast=two_to_sixteen_ranks())
     render_terminal(report, console)
     for document in (console.file.getvalue(), render_html(report)):  # type: ignore[attr-defined]
         assert "On other numbers of ranks" in document

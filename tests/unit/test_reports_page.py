@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from advisor.schema import Report, write_json
-from tests.builders import a100_report, hostile_report, swept_report
+from tests.builders import a100_report, gloo_report, hostile_report, swept_report, two_to_sixteen_ranks
 
 testing = pytest.importorskip("streamlit.testing.v1", reason="the page needs the extra `app` (streamlit)")
 APP = Path(__file__).parents[2] / "app.py"
@@ -62,6 +62,15 @@ def test_another_run_rank_and_step_can_be_picked(open_page) -> None:
     page.main.selectbox[1].set_value(3).run()
     assert not page.exception
     assert "step 3: 184 ms" in page.get("plotly_chart")[1].proto.spec
+
+
+def test_other_numbers_of_ranks_are_a_table_with_their_assumptions(open_page) -> None:
+    page = open_page(write_run("mine", gloo_report(forecast=two_to_sixteen_ranks())))
+    assert not page.exception
+    ranks = next(table.value for table in page.dataframe if "efficiency" in table.value)
+    assert ranks["ranks"].tolist() == ["2 (today)", "16"]
+    assert ranks["efficiency"].tolist() == ["100 %", "75 % [69, 81]"]
+    assert "every rank keeps its batch" in words(page)
 
 
 def test_silence_is_explained(open_page) -> None:
