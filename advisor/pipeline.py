@@ -10,6 +10,7 @@ import msgspec
 
 from advisor.errors import UsageError
 from advisor.executors import Workers, open_executor
+from advisor.frameworks import add_code
 from advisor.holistic import MOST_RANKS, merge_answers
 from advisor.observation import RunObservation
 from advisor.readers.run import Progress, read_ranks
@@ -76,7 +77,7 @@ def analyze_run(
         surveys, notes = read_ranks(run, survey, executor=executor, on_progress=on_progress)
     known = tuple(ladders) or ((run.probe,) if run.probe else ())
     observed = tuple(each.observation for each in surveys)
-    report = build_report(RunObservation(run.source, observed, run.manifest, notes, known))
+    report = add_code(build_report(RunObservation(run.source, observed, run.manifest, notes, known)))
     if not holistic:
         return report
     answers = [s.holistic for s in surveys if s.holistic is not None]

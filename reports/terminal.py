@@ -11,7 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from advisor.schema import Alarm, Evidence, Recommendation, Report
+from advisor.schema import Alarm, Evidence, Framework, Recommendation, Report
 from reports import holistic
 from reports.forecast import render_forecast
 from reports.palette import PART_LABELS, PARTS
@@ -51,13 +51,16 @@ _MARKS = {"error": ("✗", "bold red"), "warning": ("!", "bold yellow")}
 _OUTCOME_STYLES = {"faster": "green", "slower": "red", "failed": "red", "reference": "dim"}
 
 
-def render_terminal(report: Report, console: Console) -> None:
-    """Prints the report: verdict, baseline, step, buckets, advice, alarms, notes, sweep, forecast and HTA, in order."""
+def render_terminal(report: Report, console: Console, framework: Framework = "torch") -> None:
+    """Prints the report: verdict, baseline, step, buckets, advice, alarms, notes, sweep, forecast and HTA, in order.
+
+    Advice comes with code for `framework` only.
+    """
     _print_verdict(report, console)
     _print_baseline(report, console)
     _print_step(report, console)
     _print_buckets(report, console)
-    _print_recommendations(report, console)
+    _print_recommendations(report, console, framework)
     _print_alarms(report.alarms, console)
     _print_notes(report, console)
     render_sweep(report, console)
@@ -179,10 +182,11 @@ def _print_buckets(report: Report, console: Console) -> None:
     _print_caption("ms since the step's start; median over the steps, then the largest of the ranks", console)
 
 
-def _print_recommendations(report: Report, console: Console) -> None:
+def _print_recommendations(report: Report, console: Console, framework: Framework) -> None:
     _print_heading("Recommendation" if len(report.recommendations) < 2 else "Recommendations", console)
     for recommendation in report.recommendations:
         console.print(_recommendation_card(report, recommendation))
+        _print_code(recommendation, console, framework)
     silence = say_silence(report)
     if silence:
         console.print(Text(silence))
@@ -201,10 +205,19 @@ def _recommendation_card(report: Report, recommendation: Recommendation) -> Pane
     more = Text()
     for caveat in recommendation.caveats:
         more.append(f"\n! {visible(caveat)}", "yellow")
-    for framework, code in recommendation.code.items():
-        more.append(f"\n\n{visible(framework)}\n", "dim").append(visible_code(code), "cyan")
     content = Group(body, *_tabulate_evidence(recommendation.evidence), more)
     return Panel(content, title=Text(visible(recommendation.title), "bold"), title_align="left", padding=(1, 2))
+
+
+def _print_code(recommendation: Recommendation, console: Console, framework: Framework) -> None:
+    """Code outside of any frame and without line breaks of ours, so that it can be copied."""
+    code = recommendation.code.get(framework)
+    if code is None:
+        return
+    console.print(Text(visible_code(code), "cyan"), soft_wrap=True)
+    others = [visible(name) for name in recommendation.code if name != framework]
+    if others:
+        _print_caption(f"The same for {', '.join(others)}: --framework NAME.", console)
 
 
 def _print_alarms(alarms: Sequence[Alarm], console: Console) -> None:

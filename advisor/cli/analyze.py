@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from advisor.errors import CheckFailedError, UsageError
-
-if TYPE_CHECKING:
-    from advisor.schema import Report
+from advisor.schema import Framework, Report
 
 
 def analyze(
@@ -44,6 +42,7 @@ def analyze(
     no_holistic: Annotated[
         bool, typer.Option("--no-holistic", metavar="", help="Do not ask HolisticTraceAnalysis, which takes time.")
     ] = False,
+    framework: Annotated[Framework, typer.Option(help="What the code beside the advice is for.")] = "torch",
     as_json: Annotated[
         bool, typer.Option("--json", metavar="", help="Print report.json instead of the summary.")
     ] = False,
@@ -85,7 +84,7 @@ def analyze(
     if as_json:
         typer.echo((folder / "report.json").read_text(encoding="utf-8"), nl=False)
     else:
-        render_terminal(report, Console())
+        render_terminal(report, Console(), framework)
         tell_where(folder)
         tell_what_is_missing(report)
     if strict:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from advisor.cli._failures import require
+from advisor.schema import Framework
 
 
 def report(
@@ -16,6 +17,7 @@ def report(
     serve: Annotated[
         bool, typer.Option("--serve", metavar="", help="Open it as a Streamlit page in the browser.")
     ] = False,
+    framework: Annotated[Framework, typer.Option(help="What the code beside the advice is for.")] = "torch",
 ) -> None:
     """Show a report that `analyze` wrote."""
     from advisor.schema import read_report
@@ -31,4 +33,4 @@ def report(
 
     from reports import render_terminal
 
-    render_terminal(known, Console())
+    render_terminal(known, Console(), framework)

@@ -16,9 +16,9 @@ from advisor.errors import UsageError
 from advisor.frameworks import accelerate, fabric, hf_trainer, lightning, mmengine, torch_ddp
 from advisor.frameworks.change import Change, plan_change
 from advisor.frameworks.lines import Snippet
-from advisor.schema import DDPConfig, Recommendation
+from advisor.schema import DDPConfig, Framework, Recommendation, Report
 
-FRAMEWORKS: dict[str, Callable[[Change], Snippet]] = {
+FRAMEWORKS: dict[Framework, Callable[[Change], Snippet]] = {
     "torch": torch_ddp.write,
     "hf-trainer": hf_trainer.write,
     "accelerate": accelerate.write,
@@ -28,7 +28,7 @@ FRAMEWORKS: dict[str, Callable[[Change], Snippet]] = {
 }
 
 
-def write_code(change: Mapping[str, Any], config: DDPConfig, framework: str) -> str:
+def write_code(change: Mapping[str, Any], config: DDPConfig, framework: Framework) -> str:
     """Writes the code that makes a change.
 
     Args:
@@ -51,9 +51,17 @@ def write_code(change: Mapping[str, Any], config: DDPConfig, framework: str) -> 
     return FRAMEWORKS[framework](planned).render(header)
 
 
-def add_code(recommendation: Recommendation, config: DDPConfig) -> Recommendation:
-    """The recommendation with code for every framework, or as it was where it changes no setting."""
+def add_code(report: Report) -> Report:
+    """The report with code for every framework beside each recommendation that changes a setting."""
+    if report.config is None:
+        return report
+    return msgspec.structs.replace(
+        report, recommendations=tuple(_add_code(each, report.config) for each in report.recommendations)
+    )
+
+
+def _add_code(recommendation: Recommendation, config: DDPConfig) -> Recommendation:
     if not recommendation.change:
         return recommendation
-    code = {framework: write_code(recommendation.change, config, framework) for framework in FRAMEWORKS}
+    code = {str(framework): write_code(recommendation.change, config, framework) for framework in FRAMEWORKS}
     return msgspec.structs.replace(recommendation, code=code)

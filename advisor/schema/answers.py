@@ -89,7 +89,7 @@ class Recommendation(Struct, frozen=True, kw_only=True):
     equally_good: dict[str, tuple[float, ...]] = {}
     """Per changed field, the values whose predictions cannot be told from the best."""
     code: dict[str, str] = {}
-    """Per framework, the lines to paste."""
+    """Per `Framework`, the code to paste; written where the report is put together."""
 
 
 class Alarm(Struct, frozen=True, kw_only=True):

@@ -26,6 +26,7 @@ AlarmCode = Literal[
     "harmful_environment", "cap_unit_suspect", "partial_synchronization",
 ]  # fmt: skip
 Severity = Literal["error", "warning"]
+Framework = Literal["torch", "hf-trainer", "accelerate", "lightning", "fabric", "mmengine"]
 Quality = Literal["good", "usable", "unusable"]
 FindingCode = Literal[
     "no_trace", "unreadable_files", "unknown_ranks", "missing_ranks", "shared_path", "unknown_world_size",
