@@ -9,7 +9,7 @@ from typing import BinaryIO
 import pandas as pd
 
 from advisor.errors import InputError
-from advisor.readers.columns import EventColumns, sort_events
+from advisor.readers.columns import EventColumns
 from advisor.readers.damage import find_damaged_steps, find_damaged_times, list_steps, note_damage
 from advisor.readers.display import list_names, show_name
 from advisor.readers.document import TraceDocument
@@ -36,6 +36,7 @@ def read_chrome_trace(data: bytes | BinaryIO, file: str, rank: int | None = None
     columns = EventColumns()
     for batch in document.read_batches():
         columns.add(batch)
+        del batch  # so that the next one is made of the same memory, which the processor still has at hand
     if columns.num_rows == 0:
         raise InputError(f"{file} holds no timed events: record it with torch.profiler and export_chrome_trace.")
     header = build_header(document.fields)
@@ -46,8 +47,7 @@ def read_chrome_trace(data: bytes | BinaryIO, file: str, rank: int | None = None
             "rename it to rank<number>.json."
         )
     events = columns.build()
-    damaged_ns = find_damaged_times(document.damage, events, bool(header.devices))
-    events = sort_events(events)
+    damaged_ns = find_damaged_times(document.damage, events, columns.places, bool(header.devices))
     _require_one_rank(columns.processes, events, file)
     device_type: DeviceType = "cuda" if events["category"].isin(KERNEL).any() else "cpu"
     return Trace(
@@ -102,7 +102,7 @@ def _list_words(words: Iterable[str]) -> str:
 
 def _note_unknown_kernels(events: pd.DataFrame, file: str) -> list[QualityNote]:
     """Kernels that count as communication although no library that is known has such names."""
-    kernels = events[events["category"].isin(KERNEL)]
+    kernels = events.loc[events["category"].isin(KERNEL), ["name", "collective"]]
     told = set(kernels["name"][kernels["collective"] != ""])
     unknown = {
         str(name): count

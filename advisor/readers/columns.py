@@ -10,9 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from advisor.readers.events import ABSENT, AnyEvent, Batch, Word
+from advisor.readers.arguments import ABSENT, Call, Collective, Kind, Link, Shapes, Wait, decode_arguments
+from advisor.readers.events import AnyEvent, Batch
+from advisor.readers.loose import Word
 from advisor.readers.names import name_category, name_dtype
-from advisor.readers.origins import CALLING, COLLECTIVE, LINKED, SHAPED, SIZED, WAITING, Origins, WordCodes
+from advisor.readers.origins import CALLING, COLLECTIVE, LINKED, SHAPED, SIZED, UNNAMED, WAITING, Origins, WordCodes
 from advisor.readers.shapes import count_elements, find_dtype
 from advisor.tables import EVENT_COLUMNS, SHORTEST_SHAPED_NS
 
@@ -23,6 +25,8 @@ _AMOUNTS = ("num_elements", "num_output_elements", "group_size", "sequence")
 _WAITS = ("wait_on_stream", "wait_on_cuda_event_record_corr_id")
 _WORDS = ("collective", "dtype", "process_group")
 _SHAPES = ("input_dims", "input_type")
+
+_find_origin = attrgetter("cat", "name", "pid", "tid")
 
 
 class SparseColumn:
@@ -37,10 +41,10 @@ class SparseColumn:
         self._rows.append(rows)
         self._values.append(values)
 
-    def fill(self, column: Numbers) -> Numbers:
-        """Writes the values into a column that holds the default."""
+    def fill(self, column: Numbers, places: Numbers) -> Numbers:
+        """Writes the values into a column that holds the default, each to the place of its row."""
         if self._rows:
-            column[np.concatenate(self._rows)] = np.concatenate(self._values)
+            column[places[np.concatenate(self._rows)]] = np.concatenate(self._values)
         return column
 
 
@@ -52,6 +56,8 @@ class EventColumns:
         self.origins = Origins()
         self.processes: list[str] = []
         """The ids of those that train, once the table is built."""
+        self.places: Numbers = np.empty(0, dtype=np.int64)
+        """The row of each event, in the order of the file, likewise."""
         self._dense: dict[str, list[Numbers]] = {name: [] for name in ("origin", "start_ns", "end_ns")}
         self._sparse = {name: SparseColumn() for name in (*_LINKS, *_AMOUNTS, *_WAITS, *_WORDS, *_SHAPES)}
         self._codes: dict[str, WordCodes[str | bytes]] = {name: WordCodes() for name in (*_WORDS, *_SHAPES)}
@@ -60,41 +66,63 @@ class EventColumns:
 
     def add(self, batch: Batch) -> None:
         """Takes over what is used of the events."""
-        origins = self.origins
-        codes = [origins[e.cat or _name_category(e), e.name, e.pid, e.tid] for e in batch.events]
-        origin = np.array(codes, dtype=np.int32)
+        events = batch.events
+        origin = self._number_origins(events)
         self._dense["origin"].append(origin)
         self._dense["start_ns"].append(batch.start_ns)
         self._dense["end_ns"].append(batch.end_ns)
-        traits = origins.traits[origin]
-        is_long = batch.end_ns - batch.start_ns >= SHORTEST_SHAPED_NS
-        present = np.bitwise_or.reduce(traits) if len(traits) else 0
-        if present & (CALLING | LINKED | WAITING):
-            self._add_numbers(batch.events, np.flatnonzero(traits & CALLING), ("correlation",))
-            self._add_numbers(batch.events, np.flatnonzero(traits & LINKED), _LINKS)
-            self._add_numbers(batch.events, np.flatnonzero(traits & WAITING), _WAITS)
-        if present & COLLECTIVE:
-            self._add_collectives(batch.events, np.flatnonzero(traits & COLLECTIVE))
-        if present & (SIZED | SHAPED):
-            self._add_shapes(batch.events, np.flatnonzero((traits & SIZED) | np.where(is_long, traits & SHAPED, 0)))
-        self.num_rows += len(batch.events)
+        traits = self.origins.traits[origin]
+        present = np.bitwise_or.reduce(traits, initial=0)
+        if present & CALLING:
+            self._add_numbers(events, np.flatnonzero(traits & CALLING), Call, ("correlation",))
+        if present & WAITING:
+            self._add_numbers(events, np.flatnonzero(traits & WAITING), Wait, _WAITS)
+        spans = np.flatnonzero(traits & COLLECTIVE)
+        if present & LINKED:
+            rows = np.flatnonzero(traits & LINKED)
+            links = self._add_numbers(events, rows, Link, _LINKS)
+            spans = np.append(spans, rows[np.array([link.collective != "" for link in links])])
+        if len(spans):
+            self._add_collectives(events, spans)
+        if batch.has_shapes and present & (SIZED | SHAPED):
+            is_long = batch.end_ns - batch.start_ns >= SHORTEST_SHAPED_NS
+            self._add_shapes(events, np.flatnonzero((traits & SIZED) | np.where(is_long, traits & SHAPED, 0)))
+        self.num_rows += len(events)
 
-    def _add_numbers(self, events: Sequence[AnyEvent], rows: Numbers, names: Sequence[str]) -> None:
-        arguments = [events[row].args for row in rows.tolist()]
-        at = rows + self.num_rows
+    def _number_origins(self, events: Sequence[AnyEvent]) -> Numbers:
+        numbers = self._look_up(events)
+        unnamed = np.flatnonzero(self.origins.traits[numbers] & UNNAMED)
+        if len(unnamed):
+            chosen = [events[row] for row in unnamed.tolist()]
+            for event, link in zip(chosen, decode_arguments(Link, [event.args for event in chosen]), strict=True):
+                event.cat = name_category(None, event.name, has_stream=link.stream != -1)
+            numbers[unnamed] = self._look_up(chosen)
+        return numbers
+
+    def _look_up(self, events: Sequence[AnyEvent]) -> Numbers:
+        return np.fromiter(map(self.origins.__getitem__, map(_find_origin, events)), np.int32, len(events))
+
+    def _add_numbers(
+        self, events: Sequence[AnyEvent], rows: Numbers, kind: type[Kind], names: Sequence[str]
+    ) -> list[Kind]:
+        arguments = decode_arguments(kind, [events[row].args for row in rows.tolist()])
         for name in names:
-            self._sparse[name].add(at, read_integers(list(map(attrgetter(name), arguments))))
+            self._sparse[name].add(rows + self.num_rows, read_integers(list(map(attrgetter(name), arguments))))
+        return arguments
 
     def _add_collectives(self, events: Sequence[AnyEvent], rows: Numbers) -> None:
-        rows = np.array([row for row in rows.tolist() if events[row].args.collective], dtype=np.int64)
-        self._add_numbers(events, rows, _AMOUNTS)
-        arguments = [events[row].args for row in rows.tolist()]
+        arguments = decode_arguments(Collective, [events[row].args for row in rows.tolist()])
+        rows = rows[np.array([one.collective != "" for one in arguments])]
+        arguments = [one for one in arguments if one.collective]
+        for name in _AMOUNTS:
+            self._sparse[name].add(rows + self.num_rows, read_integers([getattr(one, name) for one in arguments]))
         for name in _WORDS:
             self._add_words(name, rows, [str(getattr(one, name)) for one in arguments])
 
     def _add_shapes(self, events: Sequence[AnyEvent], rows: Numbers) -> None:
-        rows = np.array([row for row in rows.tolist() if events[row].args.input_dims is not ABSENT], dtype=np.int64)
-        arguments = [events[row].args for row in rows.tolist()]
+        arguments = decode_arguments(Shapes, [events[row].args for row in rows.tolist()])
+        rows = rows[np.array([one.input_dims is not ABSENT for one in arguments], dtype=bool)]
+        arguments = [one for one in arguments if one.input_dims is not ABSENT]
         self._add_words("input_dims", rows, [bytes(one.input_dims) for one in arguments])
         self._add_words("input_type", rows, [bytes(one.input_type) for one in arguments])
 
@@ -105,21 +133,25 @@ class EventColumns:
     # What becomes of it.
 
     def build(self) -> pd.DataFrame:
-        """The table of `Trace.events`, but in the order of the file; nothing can be added afterwards."""
-        origin = self._join("origin")
+        """The table of `Trace.events`; nothing can be added afterwards."""
+        origin, start_ns, end_ns = (self._join(name) for name in ("origin", "start_ns", "end_ns"))
         self.processes = self.origins.list_processes(np.bincount(origin, minlength=len(self.origins)).tolist())
+        order = order_events(start_ns, end_ns)
+        self.places = np.empty_like(order)
+        self.places[order] = np.arange(self.num_rows)
+        origin = origin[order]
         numbers = {name: self._spread(name, -1, EVENT_COLUMNS[name]) for name in (*_LINKS, *_AMOUNTS, *_WAITS)}
         codes = {name: self._spread(name, 0, "int32") for name in self._codes}
         words = {name: list(map(_decode_word, self._codes[name])) for name in self._codes}
         words["dtype"] = [name_dtype(word) for word in words["dtype"]]
-        unsized = np.flatnonzero((self.origins.traits[origin] & SIZED > 0) & (numbers["num_elements"] < 0))
+        unsized = np.flatnonzero((self.origins.traits & SIZED > 0)[origin] & (numbers["num_elements"] < 0))
         numbers["num_elements"][unsized] = _measure_shapes(unsized, codes, words)
         columns = {
             "name": _categorize(origin, self.origins.names),
             "category": _categorize(origin, self.origins.categories),
             "thread": _number(self.origins.threads)[origin],
-            "start_ns": self._join("start_ns"),
-            "end_ns": self._join("end_ns"),
+            "start_ns": start_ns[order],
+            "end_ns": end_ns[order],
             **numbers,
             **{name: _categorize(codes.pop(name), words[name]) for name in (*_WORDS, "input_dims")},
         }
@@ -129,18 +161,17 @@ class EventColumns:
         return np.concatenate(self._dense.pop(name))
 
     def _spread(self, name: str, default: int, dtype: str) -> Numbers:
-        return self._sparse.pop(name).fill(np.full(self.num_rows, default, dtype=dtype))
+        return self._sparse.pop(name).fill(np.full(self.num_rows, default, dtype=dtype), self.places)
 
 
-def sort_events(table: pd.DataFrame) -> pd.DataFrame:
-    """The events by start, the longest first where equal."""
-    start_ns, end_ns = table["start_ns"].to_numpy(), table["end_ns"].to_numpy()
+def order_events(start_ns: Numbers, end_ns: Numbers) -> Numbers:
+    """The rows by start, the longest first where equal."""
     order = np.argsort(start_ns, kind="stable")  # quick, as a file consists of sorted stretches
     equal = np.diff(start_ns[order]) == 0
     is_tied = np.append(equal, False) | np.append(False, equal)
     tied = order[is_tied]
     order[is_tied] = tied[np.lexsort((-end_ns[tied], start_ns[tied]))]
-    return table.take(order).reset_index(drop=True)
+    return order
 
 
 def read_integers(words: Sequence[Word]) -> Numbers:
@@ -163,10 +194,6 @@ def _decode_word(word: str | bytes) -> str:
     return word.decode(errors="replace") if isinstance(word, bytes) else word
 
 
-def _name_category(event: AnyEvent) -> str:
-    return name_category(None, event.name, has_stream=event.args.stream != -1)
-
-
 def _number(words: Sequence[str]) -> Numbers:
     """The place of each word among the distinct ones."""
     places: WordCodes[str] = WordCodes()
@@ -181,8 +208,11 @@ def _categorize(codes: Numbers, words: Sequence[str]) -> pd.Categorical:
 
 def _measure_shapes(rows: Numbers, codes: dict[str, Numbers], words: dict[str, list[str]]) -> Numbers:
     """The elements of rows without amounts of their own, gradients among them; writes their dtypes."""
-    pairs, place = np.unique(np.column_stack([codes[name][rows] for name in _SHAPES]), axis=0, return_inverse=True)
-    dims, types = ([words[name][code] for code in pairs[:, side]] for side, name in enumerate(_SHAPES))
+    num_types = len(words["input_type"])
+    both = codes["input_dims"][rows].astype(np.int64) * num_types + codes["input_type"][rows]
+    pairs, place = np.unique(both, return_inverse=True)
+    dims = [words["input_dims"][pair // num_types] for pair in pairs.tolist()]
+    types = [words["input_type"][pair % num_types] for pair in pairs.tolist()]
     codes["dtype"][rows] = len(words["dtype"]) + place
     words["dtype"] += map(find_dtype, types)
     return np.array(list(map(count_elements, dims, types)), dtype=np.int64)[place]

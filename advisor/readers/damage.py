@@ -28,17 +28,18 @@ FULL_FRACTION = 0.9
 MOST_STEPS_SHOWN = 8
 
 
-def find_damaged_times(damage: Damage, events: pd.DataFrame, has_devices: bool) -> Spans:
+def find_damaged_times(damage: Damage, events: pd.DataFrame, places: Times, has_devices: bool) -> Spans:
     """When events were lost, as intervals [start, end) that may overlap.
 
     Args:
         damage: What was wrong with the text.
-        events: The events that were kept, in the order of the file.
+        events: The events that were kept.
+        places: Their rows in the order of the file.
         has_devices: Whether the file names a GPU, whose events come last.
     """
     if not damage.holes and not damage.ends_early:
         return ()
-    earliest, latest = _reach(events)
+    earliest, latest = (times[places] for times in _reach(events))
     first, last = int(earliest.min()), int(latest.max()) + 1
     if damage.ends_early and _lacks_a_part(events, has_devices):
         return ((first, last),)

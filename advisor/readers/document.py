@@ -17,11 +17,10 @@ import msgspec
 from advisor.errors import InputError
 from advisor.readers.events import Batch, EventDecoder
 from advisor.readers.header import find_fields
+from advisor.readers.loose import MALFORMED
 from advisor.readers.salvage import find_whole_events, mend, mend_names
 from advisor.readers.text import read_text
 
-MALFORMED = (ValueError, RecursionError)
-"""What decoders raise for text that is no JSON, msgspec's own errors among them."""
 LONGEST_OPEN_BYTES = 2**20
 """No event is longer; what looks so has lost a bracket."""
 LONGEST_HEAD_BYTES = 64 * 2**20

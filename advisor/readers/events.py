@@ -1,14 +1,14 @@
 """Events as they stand in a trace: typed decoding of the fields that are used, and of nothing else.
 
 Most traces pass the first of three decoders. The second one keeps the digits of the times, where floats do not tell
-them or they are quoted. The third one takes JSON as it comes, where a field has another type than it should.
+them or they are quoted. The third one takes JSON as it comes, where a field has another type than it should. All leave
+the arguments as text.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -18,36 +18,13 @@ import msgspec
 import numpy as np
 from msgspec import Raw
 
+from advisor.readers.loose import Word, decode_anything, to_digits, to_json, to_text, to_word
 from advisor.readers.names import UNUSED_CATEGORIES
 from advisor.readers.times import UNUSABLE, Times, parse_times_ns, round_times_ns
 
-Word: TypeAlias = int | str | None
-
 LONGEST_NS = 24 * 3600 * 10**9
 """No event of a recording lasts longer than a day: such a duration is damaged."""
-ABSENT = Raw()
-
-
-class Arguments(msgspec.Struct, frozen=True, gc=False):
-    """What is used of an event's `args`."""
-
-    input_dims: Raw = msgspec.field(name="Input Dims", default=ABSENT)
-    input_type: Raw = msgspec.field(name="Input type", default=ABSENT)
-    external_id: Word = msgspec.field(name="External id", default=-1)
-    correlation: Word = -1
-    stream: Word = -1
-    collective: str = msgspec.field(name="Collective name", default="")
-    num_elements: Word = msgspec.field(name="In msg nelems", default=-1)
-    num_output_elements: Word = msgspec.field(name="Out msg nelems", default=-1)
-    dtype: str = ""
-    process_group: Word = msgspec.field(name="Process Group Name", default="")
-    group_size: Word = msgspec.field(name="Group size", default=-1)
-    sequence: Word = msgspec.field(name="Seq", default=-1)
-    wait_on_stream: Word = -1
-    wait_on_cuda_event_record_corr_id: Word = -1
-
-
-NO_ARGUMENTS = Arguments()
+NO_ARGUMENTS = Raw(b"{}")
 
 
 class Event(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
@@ -59,7 +36,7 @@ class Event(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
     tid: Word = None
     ts: float = math.nan
     dur: float = 0.0
-    args: Arguments = NO_ARGUMENTS
+    args: Raw = NO_ARGUMENTS
 
 
 class DigitsEvent(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
@@ -69,9 +46,9 @@ class DigitsEvent(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
     name: str = ""
     pid: Word = None
     tid: Word = None
-    ts: Raw = ABSENT
+    ts: Raw = Raw()
     dur: Raw = Raw(b"0")
-    args: Arguments = NO_ARGUMENTS
+    args: Raw = NO_ARGUMENTS
 
 
 AnyEvent: TypeAlias = Event | DigitsEvent
@@ -82,8 +59,6 @@ _OTHER_PHASES = tuple(
 )
 _FLOAT_TIMES = msgspec.json.Decoder[list[Any]](list[reduce(or_, _OTHER_PHASES, Event)])  # type: ignore[misc]
 _DIGIT_TIMES = msgspec.json.Decoder[list[Any]](list[reduce(or_, _OTHER_PHASES, DigitsEvent)])  # type: ignore[misc]
-_ANYTHING = json.JSONDecoder(strict=False, parse_float=str, parse_constant=str)
-"""Keeps the digits of numbers and takes NaN, Infinity and control characters."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +72,8 @@ class Batch:
     """All events, of every phase and category."""
     num_unusable: int
     """Complete events that were left out because they have no time or an impossible one."""
+    has_shapes: bool
+    """Whether an event may have been recorded with its shapes."""
 
 
 class EventDecoder:
@@ -118,7 +95,7 @@ class EventDecoder:
             except msgspec.ValidationError:
                 pass
         try:
-            batch = _time_digits(_DIGIT_TIMES.decode(text))
+            batch = _time_digits(_DIGIT_TIMES.decode(text), text)
         except msgspec.ValidationError:
             return self.decode_loosely(text)
         self._floats_tell = False
@@ -128,11 +105,12 @@ class EventDecoder:
         """`decode` for fields of any type, and for all that Python takes for JSON.
 
         Raises:
-            ValueError: It is no JSON, or a number in it is too long.
+            ValueError: It is no JSON.
             RecursionError: It is nested too deeply.
         """
-        values = _ANYTHING.decode(text.decode(errors="replace"))
-        return _time_digits([_loosen(value) for value in values])
+        values = decode_anything(text)
+        assert isinstance(values, list), "made of events with brackets around them"
+        return _time_digits([_loosen(value) for value in values], text)
 
 
 def _keep(events: Sequence[Any], wanted: type[AnyEvent]) -> list[Any]:
@@ -151,16 +129,16 @@ def _decode_floats(text: bytes) -> Batch:
     times_ns = round_times_ns(np.array(times_us, dtype=np.float64))
     if times_ns is None:
         raise msgspec.ValidationError("digits are needed")
-    return _build_batch(events, times_ns, len(decoded))
+    return _build_batch(text, decoded, events, times_ns)
 
 
-def _time_digits(decoded: Sequence[Any]) -> Batch:
+def _time_digits(decoded: Sequence[Any], text: bytes) -> Batch:
     events = _keep(decoded, DigitsEvent)
     times_ns = parse_times_ns([event.ts for event in events] + [event.dur for event in events])
-    return _build_batch(events, times_ns, len(decoded))
+    return _build_batch(text, decoded, events, times_ns)
 
 
-def _build_batch(events: Sequence[AnyEvent], times_ns: Times, num_decoded: int) -> Batch:
+def _build_batch(text: bytes, decoded: Sequence[Any], events: Sequence[AnyEvent], times_ns: Times) -> Batch:
     """Takes the starts of all events, followed by their durations."""
     start_ns, duration_ns = times_ns[: len(events)], times_ns[len(events) :]
     usable = (start_ns != UNUSABLE) & (duration_ns != UNUSABLE) & (duration_ns < LONGEST_NS)
@@ -168,49 +146,26 @@ def _build_batch(events: Sequence[AnyEvent], times_ns: Times, num_decoded: int) 
     if num_unusable:
         events = [events[place] for place in np.flatnonzero(usable).tolist()]
         start_ns, duration_ns = start_ns[usable], duration_ns[usable]
-    return Batch(events, start_ns, start_ns + np.maximum(duration_ns, 0), num_decoded, num_unusable)
-
-
-# ------------------------------------------------------------------------------------------- fields of any type
+    return Batch(
+        events=events,
+        start_ns=start_ns,
+        end_ns=start_ns + np.maximum(duration_ns, 0),
+        num_decoded=len(decoded),
+        num_unusable=num_unusable,
+        has_shapes=b'"Input Dims"' in text,
+    )
 
 
 def _loosen(fields: object) -> DigitsEvent | None:
     """An event of whatever JSON holds; None where that is none that is complete."""
     if not isinstance(fields, dict) or fields.get("ph") != "X":
         return None
-    arguments = fields.get("args")
     return DigitsEvent(
-        cat=None if fields.get("cat") is None else _text(fields["cat"]),
-        name=_text(fields.get("name", "")),
-        pid=_word(fields.get("pid")),
-        tid=_word(fields.get("tid")),
-        ts=_digits(fields.get("ts")),
-        dur=_digits(fields.get("dur", 0)),
-        args=_loosen_arguments(arguments) if isinstance(arguments, dict) else NO_ARGUMENTS,
+        cat=None if fields.get("cat") is None else to_text(fields["cat"]),
+        name=to_text(fields.get("name", "")),
+        pid=to_word(fields.get("pid")),
+        tid=to_word(fields.get("tid")),
+        ts=to_digits(fields.get("ts")),
+        dur=to_digits(fields.get("dur", 0)),
+        args=to_json(fields.get("args")),
     )
-
-
-def _loosen_arguments(fields: dict[str, Any]) -> Arguments:
-    known = ((name, convert, fields[key]) for key, (name, convert) in _ARGUMENTS.items() if fields.get(key) is not None)
-    return Arguments(**{name: convert(value) for name, convert, value in known})
-
-
-def _text(value: object) -> str:
-    """A string that UTF-8 can hold, which one with half a surrogate pair is not."""
-    return (value if isinstance(value, str) else json.dumps(value)).encode(errors="replace").decode()
-
-
-def _word(value: object) -> Word:
-    return value if value is None or (isinstance(value, int) and not isinstance(value, bool)) else _text(value)
-
-
-def _digits(value: object) -> Raw:
-    return Raw(str(value).encode(errors="replace"))
-
-
-def _json(value: object) -> Raw:
-    return Raw(json.dumps(value).encode())
-
-
-_CONVERSIONS: dict[Any, Callable[[Any], Any]] = {Raw: _json, Word: _word, str: _text}
-_ARGUMENTS = {field.encode_name: (field.name, _CONVERSIONS[field.type]) for field in msgspec.structs.fields(Arguments)}

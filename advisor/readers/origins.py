@@ -33,12 +33,13 @@ Word = TypeVar("Word")
 
 SMALL_SHARE = 0.1
 
-Origin: TypeAlias = tuple[str, str, int | str | None, int | str | None]
+Origin: TypeAlias = tuple[str | None, str, int | str | None, int | str | None]
 """Category as it is spelled, name, pid and tid."""
 
-CALLING, LINKED, COLLECTIVE, SIZED, SHAPED, WAITING, TRAINING = (1 << bit for bit in range(7))
-"""Traits: calls the device; has a link to such a call, or to a record of a collective; may describe a collective; its
-shapes tell how much it moves; its shapes tell it from others of its name; waits; is of the process that trains."""
+CALLING, LINKED, COLLECTIVE, SIZED, SHAPED, WAITING, TRAINING, UNNAMED = (1 << bit for bit in range(8))
+"""Traits: calls the device; has a link to such a call, or to a record of a collective; is the span of a collective; its
+shapes tell how much it moves; its shapes tell it from others of its name; waits; is of the process that trains; has no
+category."""
 
 
 class WordCodes(dict[Word, int]):
@@ -67,7 +68,7 @@ class Origins(dict[Origin, int]):
         self.names.append(name)
         self.categories.append(category)
         self.threads.append(f"{pid}/{tid}")
-        self._traits.append(find_traits(category, name))
+        self._traits.append(find_traits(category, name) | (0 if spelling else UNNAMED))
         return code
 
     @property
@@ -97,7 +98,7 @@ def find_traits(category: str, name: str) -> int:
     traits = {
         CALLING: category in RUNTIME,
         LINKED: is_record or category in KERNEL | MEMORY | SYNCHRONIZATION,
-        COLLECTIVE: is_record or is_span or category in KERNEL,
+        COLLECTIVE: is_span,
         SIZED: is_span or name in (ACCUMULATE_GRAD_OP, COPY_BACK) or bool(LOSS_OPERATOR.match(name)),
         SHAPED: category in OPERATOR,
         WAITING: category in SYNCHRONIZATION,
