@@ -48,7 +48,7 @@ def check(analysis: Analysis) -> Alarm | None:
         steps=list_steps(places),
         evidence=(
             Evidence(name="synchronisations too many", value=num_redundant, unit="an update", table="steps", rows=rows),
-            Evidence(name="micro-batches", value=num_micro_steps, unit="an update", table="steps"),
+            Evidence(name="micro-batches", value=num_micro_steps, unit="an update", table="steps", rows=rows),
             Evidence(name="blocked by them, about", value=cost_ms, unit="ms", table="steps", rows=rows),
             Evidence(
                 name="sent by them",

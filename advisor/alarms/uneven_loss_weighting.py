@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 from advisor.alarms._base import MOSTLY, find_rows, list_places, list_ranks, list_steps, list_updates
 from advisor.schema import Alarm, Evidence
@@ -21,15 +21,13 @@ def check(analysis: Analysis) -> Alarm | None:
     Silent where small collectives run beside DDP's: the counts may be exchanged in them, as they should. Tokens that
     are masked and not cut off leave no trace.
     """
-    by_step: dict[int, list[Update]] = defaultdict(list)
-    for update in list_updates(analysis):
-        by_step[update.step].append(update)
-    uneven = [updates for updates in by_step.values() if is_uneven(updates)]
-    if not uneven or len(uneven) < MOSTLY * len(by_step):
+    groups = group_updates(analysis)
+    uneven = [updates for updates in groups if is_uneven(updates)]
+    if not uneven or len(uneven) < MOSTLY * len(groups):
         return None
     places = list_places(update for updates in uneven for update in updates)
     rows = find_rows(analysis.steps, places)
-    smallest, largest = list_loss_sizes(uneven[0])[:: len(list_loss_sizes(uneven[0])) - 1]
+    smallest, *_, largest = list_loss_sizes(uneven[0])
     return Alarm(
         code="uneven_loss_weighting",
         severity="warning",
@@ -46,6 +44,16 @@ def check(analysis: Analysis) -> Alarm | None:
             Evidence(name="elements of the largest loss", value=float(largest), unit="", table="steps", rows=rows),
         ),
     )
+
+
+def group_updates(analysis: Analysis) -> list[list[Update]]:
+    """The updates that all ranks make together: the first one of a step on every rank, the second one, and so on."""
+    groups: dict[tuple[int, int], list[Update]] = defaultdict(list)
+    numbers: Counter[tuple[int, int]] = Counter()
+    for update in list_updates(analysis):
+        numbers[update.rank, update.step] += 1
+        groups[update.step, numbers[update.rank, update.step]].append(update)
+    return list(groups.values())
 
 
 def is_uneven(updates: list[Update]) -> bool:

@@ -22,6 +22,7 @@ def check(analysis: Analysis) -> Alarm | None:
     if not silent:
         return None
     places, num_micro_steps = list_places(silent), max(len(update.micro_steps) for update in silent)
+    rows = find_rows(analysis.steps, places)
     return Alarm(
         code="unsynced_last_micro_batch",
         severity="error",
@@ -39,8 +40,8 @@ def check(analysis: Analysis) -> Alarm | None:
                 value=float(len(silent)),
                 unit="",
                 table="steps",
-                rows=find_rows(analysis.steps, places),
+                rows=rows,
             ),
-            Evidence(name="micro-batches an update", value=float(num_micro_steps), unit="", table="steps"),
+            Evidence(name="micro-batches an update", value=float(num_micro_steps), unit="", table="steps", rows=rows),
         ),
     )

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from advisor.collectives import Collective, MatchedCollective
+from advisor.exchange import classify_collective
 from advisor.intervals import build_intervals, intersection, total
 from advisor.observation import RankObservation
 from advisor.schema import SampleSource
@@ -40,14 +41,23 @@ class Transfer:
 def collect_transfers(
     matched: Sequence[MatchedCollective], observations: Sequence[RankObservation], *, concurrency: int
 ) -> list[Transfer]:
-    """Turns matched collectives of known size into samples; the first one after the profiler started is set aside.
+    """Turns matched collectives of known size into samples.
+
+    Set aside are the first one after the profiler started, and the single elements in which ranks under `Join` wait for
+    each other.
 
     Args:
         matched: Collectives seen from all ranks.
         observations: The ranks, the reference rank first.
         concurrency: How many collectives the backend runs at once (gloo 2, NCCL 1).
     """
-    usable = [match for match in matched[1:] if match.members[0].step is not None and match.members[0].num_bytes > 0]
+    usable = [
+        match
+        for match in matched[1:]
+        if match.members[0].step is not None
+        and match.members[0].num_bytes > 0
+        and classify_collective(match.members[0]) != "join"
+    ]
     usable.sort(key=lambda match: match.last_arrival_ns)
     compute_of = {observation.rank: observation.compute for observation in observations}
     spans = [(match.last_arrival_ns, match.last_arrival_ns + match.transfer_ns) for match in usable]
