@@ -228,8 +228,9 @@ def _find_host_blocking(
     until = min(finish.host_end_ns, max(bucket.end_ns for bucket in buckets))
     during = _select(events, backward.host_start_ns, backward.host_end_ns)
     nodes = during["thread"].to_numpy()[match_names(during, lambda name: name.startswith(AUTOGRAD_NODE))]
-    rows = events[events["thread"].isin(np.unique(nodes)) & events["category"].isin(OPERATOR)]
-    busy = build_intervals(rows["start_ns"], rows["end_ns"])
+    window = _select(events, backward.host_start_ns, until)
+    own = (window["thread"].isin(np.unique(nodes)) & window["category"].isin(OPERATOR)).to_numpy()
+    busy = build_intervals(window["start_ns"].to_numpy()[own], window["end_ns"].to_numpy()[own])
     return difference(build_intervals([finish.host_start_ns], [until]), busy)
 
 

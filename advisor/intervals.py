@@ -62,7 +62,11 @@ def difference(left: Intervals, right: Intervals) -> Intervals:
 
 def clip(intervals: Intervals, start: int, end: int) -> Intervals:
     """The part of the set within [start, end)."""
-    return intersection(intervals, build_intervals([start], [end]))
+    if end <= start:
+        return EMPTY
+    first = np.searchsorted(intervals[:, 1], start, side="right")
+    stop = np.searchsorted(intervals[:, 0], end, side="left")
+    return np.clip(intervals[first:stop], start, end)
 
 
 def total(intervals: Intervals) -> int:

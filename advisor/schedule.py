@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from advisor.collectives import Collective, MatchedCollective
 from advisor.exchange import StepExchange
-from advisor.intervals import Intervals, build_intervals, clip, difference, total
+from advisor.intervals import Intervals, clip, difference, total
 from advisor.observation import RankObservation
 from advisor.schema import BucketSummary
 
@@ -98,15 +98,16 @@ def _share_blocking(
     """Charges each instant to the bucket in transfer, else the one waiting for peers, else the next in the queue."""
     arrivals = [match_of[b].arrival_on_clock_of(b) if b in match_of else b.start_ns for b in buckets]
     claims = [
-        *(build_intervals([arrival], [b.end_ns]) for arrival, b in zip(arrivals, buckets, strict=True)),
-        *(build_intervals([b.start_ns], [arrival]) for arrival, b in zip(arrivals, buckets, strict=True)),
-        *(build_intervals([b.launch_ns if b.launch_ns >= 0 else b.start_ns], [b.start_ns]) for b in buckets),
+        *((arrival, b.end_ns) for arrival, b in zip(arrivals, buckets, strict=True)),
+        *((b.start_ns, arrival) for arrival, b in zip(arrivals, buckets, strict=True)),
+        *((b.launch_ns if b.launch_ns >= 0 else b.start_ns, b.start_ns) for b in buckets),
     ]
     shares = [0] * len(buckets)
     rest = blocking
-    for number, claim in enumerate(claims):
-        if len(claim) and len(rest):
-            shares[number % len(buckets)] += total(clip(rest, int(claim[0, 0]), int(claim[0, 1])))
-            rest = difference(rest, claim)
+    for number, (start, end) in enumerate(claims):
+        claimed = clip(rest, start, end)
+        if len(claimed):
+            shares[number % len(buckets)] += total(claimed)
+            rest = difference(rest, claimed)
     shares[-1] += total(rest)
     return shares

@@ -107,7 +107,8 @@ def build_timeline(trace: Trace) -> RankTimeline:
     device = _link_launches(events, communication_rows)
     launched = device[device["launch_ns"] >= 0]
     workers = events["thread"][communication_rows].unique()
-    host = events[events["category"].isin(OPERATOR | ANNOTATION) & ~events["thread"].isin(workers)]
+    on_host = events["category"].isin(OPERATOR | ANNOTATION) & ~events["thread"].isin(workers)
+    host = events.loc[on_host, ["name", "start_ns", "end_ns"]]
     if trace.device_type == "cuda":
         compute_rows = events["category"].isin(KERNEL).to_numpy() & ~communication_rows
     else:

@@ -58,8 +58,8 @@ def _find_places(timeline: RankTimeline, starts: Times, ends: Times) -> tuple[Ti
 
 def _find_leaf_operators(timeline: RankTimeline) -> pd.DataFrame:
     events = timeline.trace.events
-    rows = events[events["category"].isin(OPERATOR)]
-    rows = rows.sort_values(["thread", "start_ns", "end_ns"], ascending=[True, True, False], kind="stable")
+    rows = events.loc[events["category"].isin(OPERATOR), ["name", "input_dims", "thread", "start_ns", "end_ns"]]
+    rows = rows.take(np.argsort(rows["thread"].to_numpy(), kind="stable"))  # by start, the longest first where equal
     starts, ends, threads = (rows[column].to_numpy() for column in ("start_ns", "end_ns", "thread"))
     leaf = np.append((starts[1:] >= ends[:-1]) | (threads[1:] != threads[:-1]), True)[: len(rows)]
     long = ends - starts >= SHORTEST_OPERATOR_NS

@@ -61,6 +61,8 @@ class Scenario:
     jitter_us: float = 0.0
     """Standard deviation of when a rank sees the end of a collective."""
     seed: int = 0
+    num_pieces: int = 1
+    """Operators that share the forward; on a GPU each of them launches a kernel."""
 
     def count_bytes(self) -> list[int]:
         """The bytes of each bucket."""
@@ -320,7 +322,8 @@ class _Writer:
         self, plan: _Plan, exchange: tuple[Sequence[float], Sequence[int], Sequence[float]], end: float
     ) -> None:
         self.add("user_annotation", "DistributedDataParallel.forward", (plan.forward, plan.backward))
-        self._write_product(plan.forward, plan.backward)
+        for span in self._cut(plan.forward, plan.backward):
+            self._write_product(*span)
         closing = set(plan.ready)
         for before, at, elements in self._list_gradients(plan):
             self.add("cpu_op", f"{NODE}AddmmBackward0", (before, at - 4 * US))
@@ -345,7 +348,9 @@ class _Writer:
             return plan.forward - LAUNCH_NS + (at - plan.forward) * HOST_SHARE
 
         self.add("user_annotation", "DistributedDataParallel.forward", (on_host(plan.forward), on_host(plan.backward)))
-        self._write_kernel("gemm", on_host(plan.forward), (plan.forward, plan.backward))
+        for start, stop in self._cut(plan.forward, plan.backward):
+            self._write_product(on_host(start), on_host(stop))
+            self._write_kernel("gemm", on_host(start), (start, stop))
         sizes = dict(zip(plan.ready, self.scenario.count_bytes(), strict=True))
         spans = dict(zip(plan.ready, zip(exchange[0], exchange[2], strict=True), strict=True))
         for before, at, elements in self._list_gradients(plan):
@@ -366,6 +371,10 @@ class _Writer:
         launch = on_host(plan.backward_end) + 20 * US
         self.add("user_annotation", "Optimizer.step#SGD.step", (launch, launch + 100 * US))
         self._write_kernel("update", launch + US, (plan.optimizer, end))
+
+    def _cut(self, start: float, end: float) -> list[tuple[float, float]]:
+        length = (end - start) / self.scenario.num_pieces
+        return [(start + length * n, start + length * (n + 1)) for n in range(self.scenario.num_pieces)]
 
     def _list_gradients(self, plan: _Plan) -> Iterable[tuple[float, float, int]]:
         """(ready of the one before, ready, elements) of each gradient."""
