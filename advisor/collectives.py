@@ -98,20 +98,24 @@ class MatchedCollective:
         """When each member started it."""
         return tuple(m.start_ns - offset for m, offset in zip(self.members, self.offsets_ns, strict=True))
 
-    @property
+    @cached_property
     def last_arrival_ns(self) -> int:
         """When the last rank started it."""
         return max(self.arrivals_ns)
 
-    @property
+    @cached_property
     def transfer_ns(self) -> int:
         """What it took without waiting: the shortest duration over the ranks, at least 1."""
         return max(1, min(member.end_ns - member.start_ns for member in self.members))
 
+    @cached_property
+    def offset_of(self) -> dict[int, int]:
+        """The clock of each rank minus the reference clock."""
+        return {member.rank: offset for member, offset in zip(self.members, self.offsets_ns, strict=True)}
+
     def arrival_on_clock_of(self, member: Collective) -> int:
         """The last arrival on a member's own clock, within that member's span."""
-        offset = self.offsets_ns[self.members.index(member)]
-        return min(max(self.last_arrival_ns + offset, member.start_ns), member.end_ns)
+        return min(max(self.last_arrival_ns + self.offset_of[member.rank], member.start_ns), member.end_ns)
 
 
 def find_collectives(timeline: RankTimeline) -> list[Collective]:
@@ -130,6 +134,8 @@ def match_collectives(ranks: Sequence[Sequence[Collective]], world_size: int) ->
     matched: list[list[Collective]] = []
     rest = [list(own) for own in ranks]
     for place, reference in enumerate(rest):
+        if not reference:
+            continue  # its collectives are all in the rows of earlier ranks
         rows = [[collective] for collective in reference]
         known = {collective.process_group for collective in reference}
         for other in range(place + 1, len(rest)):

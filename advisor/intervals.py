@@ -54,8 +54,11 @@ def difference(left: Intervals, right: Intervals) -> Intervals:
     """Every instant of `left` that does not lie in `right`."""
     if len(left) == 0 or len(right) == 0:
         return left
-    low = min(left[0, 0], right[0, 0])
-    high = max(left[-1, 1], right[-1, 1])
+    start, end = left[0, 0], left[-1, 1]
+    right = right[np.searchsorted(right[:, 1], start, side="right") : np.searchsorted(right[:, 0], end)]
+    if len(right) == 0:
+        return left
+    low, high = min(start, right[0, 0]), max(end, right[-1, 1])
     gaps = np.column_stack([np.append(low, right[:, 1]), np.append(right[:, 0], high)])
     return intersection(left, build_intervals(gaps[:, 0], gaps[:, 1]))
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pandas as pd
-
+from advisor.activity import Activity, measure_activities
 from advisor.collectives import Collective, find_collectives
 from advisor.exchange import StepExchange, find_exchanges
-from advisor.intervals import Intervals
+from advisor.intervals import Intervals, intersection
 from advisor.parallelism import name_parallelism
 from advisor.readers.names import DDP_FORWARD, UNUSED_PARAMETER_SEARCH
 from advisor.schema import (
@@ -25,7 +24,7 @@ from advisor.schema import (
 from advisor.tables import Trace
 from advisor.timeline import StepTimeline, build_timeline
 from advisor.updates import Update, find_updates
-from advisor.work import find_work
+from advisor.work import Comparison, compare_work, find_work
 
 
 @dataclass(frozen=True)
@@ -46,13 +45,16 @@ class RankObservation:
     searches_unused_parameters: bool
     step_source: StepSource
     steps: tuple[StepTimeline, ...]
-    compute: Intervals
+    activity: Activity
+    """Over the whole file."""
+    step_activities: tuple[Activity, ...]
     communication: Intervals
-    memory: Intervals
+    overlap: Intervals
+    """Communication with compute beside it."""
     collectives: tuple[Collective, ...]
     exchanges: tuple[StepExchange, ...]
     updates: tuple[Update, ...]
-    work: pd.DataFrame
+    comparisons: tuple[Comparison, ...]
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,7 @@ def observe_rank(trace: Trace) -> RankObservation:
     """Reduces one rank's events to what the stages across ranks need."""
     timeline = build_timeline(trace)
     collectives = tuple(find_collectives(timeline))
+    activity, step_activities = measure_activities(timeline)
     names = frozenset(trace.events["name"].cat.categories)
     return RankObservation(
         rank=trace.rank,
@@ -111,13 +114,14 @@ def observe_rank(trace: Trace) -> RankObservation:
         searches_unused_parameters=any(UNUSED_PARAMETER_SEARCH in name for name in names),
         step_source=timeline.step_source,
         steps=timeline.steps,
-        compute=timeline.compute,
+        activity=activity,
+        step_activities=step_activities,
         communication=timeline.communication,
-        memory=timeline.memory,
+        overlap=intersection(timeline.communication, timeline.compute),
         collectives=collectives,
         exchanges=find_exchanges(timeline, collectives),
         updates=find_updates(timeline, collectives),
-        work=find_work(timeline),
+        comparisons=compare_work(find_work(timeline)),
     )
 
 

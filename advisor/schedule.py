@@ -48,7 +48,7 @@ def _build_schedule(
 ) -> StepSchedule:
     collectives = [bucket.collective for bucket in exchange.buckets]
     shares = _share_blocking(exchange.blocking, collectives, match_of)
-    offsets = [m.offsets_ns[m.members.index(c)] for c in collectives if (m := match_of.get(c)) is not None]
+    offsets = [m.offset_of[rank] for c in collectives if (m := match_of.get(c)) is not None]
     return StepSchedule(
         rank=rank,
         exchange=exchange,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import median
 
 from advisor.collectives import MatchedCollective
@@ -48,16 +49,23 @@ class Waiting:
 
     def list_waits(self, rank: int) -> list[Intervals]:
         """When a rank waited, by step."""
-        return [waits for (own, _), waits in self.waits.items() if own == rank]
+        return [self.waits[key] for key in self._steps_of[rank]]
 
     def list_blame_ns(self, rank: int) -> list[int]:
         """How long the others waited for it alone, by step."""
-        return [self.blame_ns.get(key, 0) for key in self.waits if key[0] == rank]
+        return [self.blame_ns.get(key, 0) for key in self._steps_of[rank]]
+
+    @cached_property
+    def _steps_of(self) -> Mapping[int, Sequence[RankStep]]:
+        steps_of: dict[int, list[RankStep]] = defaultdict(list)
+        for key in self.waits:
+            steps_of[key[0]].append(key)
+        return steps_of
 
 
 def find_waiting(observations: Sequence[RankObservation], matched: Sequence[MatchedCollective]) -> Waiting:
     """Finds every wait in the complete collectives of the steps."""
-    compute_of = {observation.rank: observation.compute for observation in observations}
+    overlap_of = {observation.rank: observation.overlap for observation in observations}
     steps: dict[int, list[MatchedCollective]] = defaultdict(list)
     for match in matched:
         step = match.members[0].step
@@ -67,6 +75,7 @@ def find_waiting(observations: Sequence[RankObservation], matched: Sequence[Matc
     blames: dict[RankStep, dict[int, list[Intervals]]] = defaultdict(lambda: defaultdict(list))
     for step, matches in steps.items():
         for run in _split_into_runs(matches):
+            idle_at_end = _find_idle_at_end(run, overlap_of)
             for match in run:
                 *_, second, last = sorted(match.arrivals_ns)
                 culprit = match.members[match.arrivals_ns.index(last)].rank
@@ -74,8 +83,8 @@ def find_waiting(observations: Sequence[RankObservation], matched: Sequence[Matc
                     until = match.arrival_on_clock_of(member)
                     waits[member.rank, step].append((member.start_ns, until))
                     wait = build_intervals([second + offset], [until])
-                    if match is not run[0] or not _ends_idle(run, member.rank, compute_of[member.rank]):
-                        wait = difference(wait, compute_of[member.rank])
+                    if match is not run[0] or member.rank not in idle_at_end:
+                        wait = difference(wait, overlap_of[member.rank])
                     if member.rank != culprit:
                         blames[culprit, step][member.rank].append(wait)
     return Waiting(
@@ -96,10 +105,13 @@ def _split_into_runs(matches: Sequence[MatchedCollective]) -> list[list[MatchedC
     return runs
 
 
-def _ends_idle(run: Sequence[MatchedCollective], rank: int, compute: Intervals) -> bool:
-    """Whether a rank has nothing left to compute when the last collective of a run ends."""
-    end = max(member.end_ns for match in run for member in match.members if member.rank == rank)
-    return len(clip(compute, end - 1, end)) == 0
+def _find_idle_at_end(run: Sequence[MatchedCollective], overlap_of: Mapping[int, Intervals]) -> set[int]:
+    """The ranks that have nothing left to compute when the last collective of a run ends."""
+    ends: dict[int, int] = {}
+    for match in run:
+        for member in match.members:
+            ends[member.rank] = max(member.end_ns, ends.get(member.rank, member.end_ns))
+    return {rank for rank, end in ends.items() if len(clip(overlap_of[rank], end - 1, end)) == 0}
 
 
 def find_straggler(observations: Sequence[RankObservation], waiting: Waiting) -> Straggler | None:
@@ -115,7 +127,7 @@ def find_straggler(observations: Sequence[RankObservation], waiting: Waiting) ->
     steps_of = {observation.rank: {step.number: step for step in observation.steps} for observation in observations}
     lengths = [steps_of[rank][step].end_ns - steps_of[rank][step].start_ns for step in steps if step in steps_of[rank]]
     idle = {
-        (own.rank, step): difference(waiting.waits.get((own.rank, step), EMPTY), own.compute)
+        (own.rank, step): difference(waiting.waits.get((own.rank, step), EMPTY), own.overlap)
         for own in observations
         for step in steps
     }

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
+from advisor.activity import Activity
 from advisor.bucketing import MIB, assign_rebuilt, bucket_limits, find_distinct_caps, round_cap_mb
 from advisor.collectives import Collective, MatchedCollective, count_bytes, measure_residuals
 from advisor.exchange import classify_collective
-from advisor.intervals import clip, difference, intersection, total, union
+from advisor.intervals import total
 from advisor.observation import RankObservation, RunObservation
 from advisor.schedule import StepSchedule
 from advisor.schema import (
@@ -34,24 +35,14 @@ def summarize_steps(
     schedule_of = {(schedule.rank, schedule.step): schedule for schedule in schedules}
     rows = []
     for observation in observations:
-        computing, sending = observation.compute, observation.communication
-        busy = union(computing, sending)
-        parts = {
-            "compute": computing,
-            "communication": sending,
-            "overlap": intersection(computing, sending),
-            "exposed": difference(sending, computing),
-            "copy": difference(observation.memory, busy),
-        }
-        for step in observation.steps:
+        for step, activity in zip(observation.steps, observation.step_activities, strict=True):
             schedule = schedule_of.get((observation.rank, step.number))
-            parts_ns = {name: total(clip(part, step.start_ns, step.end_ns)) for name, part in parts.items()}
-            rows.append(_summarize_step((observation.rank, step), schedule, parts_ns, waiting))
+            rows.append(_summarize_step((observation.rank, step), schedule, activity, waiting))
     return tuple(rows)
 
 
 def _summarize_step(
-    rank_step: tuple[int, StepTimeline], schedule: StepSchedule | None, parts_ns: dict[str, int], waiting: Waiting
+    rank_step: tuple[int, StepTimeline], schedule: StepSchedule | None, activity: Activity, waiting: Waiting
 ) -> StepSummary:
     rank, step = rank_step
     exchange = schedule.exchange if schedule else None
@@ -69,18 +60,18 @@ def _summarize_step(
         blocking_ns=blocking,
         optimizer_ns=phases["optimizer"],
         other_ns=phases["other"],
-        compute_ns=parts_ns["compute"],
-        communication_ns=parts_ns["communication"],
-        overlap_ns=parts_ns["overlap"],
-        exposed_ns=parts_ns["exposed"],
+        compute_ns=activity.compute_ns,
+        communication_ns=activity.communication_ns,
+        overlap_ns=activity.overlap_ns,
+        exposed_ns=activity.exposed_ns,
         host_bound_ns=step.host_bound_ns,
         num_syncs=exchange.num_syncs if exchange else 0,
         backward_start_ns=exchange.backward.start_ns - step.start_ns if exchange else None,
         backward_end_ns=exchange.backward.end_ns - step.start_ns if exchange else None,
         num_micro_steps=max(1, len(step.find_spans("backward"))),
         wait_ns=waiting.sum_wait_ns(rank, step.number),
-        copy_ns=parts_ns["copy"],
-        idle_ns=duration - parts_ns["compute"] - parts_ns["exposed"] - parts_ns["copy"],
+        copy_ns=activity.copy_ns,
+        idle_ns=duration - activity.compute_ns - activity.exposed_ns - activity.copy_ns,
         copy_back_ns=exchange.copy_back_ns if exchange else 0,
         num_copies_back=exchange.num_copies_back if exchange else 0,
     )
@@ -99,8 +90,9 @@ def summarize_ranks(
         for member, offset in zip(match.members, match.offsets_ns, strict=True):
             offsets[member.rank].append(offset)
         if match.complete and len(match.members) > 1 and classify_collective(match.members[0]) == "bucket":
+            first = min(match.arrivals_ns)
             for member, arrival in zip(match.members, match.arrivals_ns, strict=True):
-                lateness[member.rank].append(arrival - min(match.arrivals_ns))
+                lateness[member.rank].append(arrival - first)
     residuals = measure_residuals(matched)
     return tuple(
         RankSummary(
@@ -110,9 +102,9 @@ def summarize_ranks(
             device_type=observation.device_type,
             num_events=observation.num_events,
             num_steps=len(observation.steps),
-            communication_ns=total(observation.communication),
-            compute_ns=total(observation.compute),
-            overlap_ns=total(intersection(observation.compute, observation.communication)),
+            communication_ns=observation.activity.communication_ns,
+            compute_ns=observation.activity.compute_ns,
+            overlap_ns=observation.activity.overlap_ns,
             num_communication_kernels=observation.num_communication_events,
             num_transients=min(1, observation.num_communication_events),
             mean_lateness_ns=float(np.mean(late)) if (late := lateness.get(observation.rank)) else None,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -18,13 +20,30 @@ SHORTEST_KERNEL_NS = 5_000
 DEEPEST_OPERATOR = 8
 """How many operators that ended already may lie between a launch and the start of the operator around it."""
 
+FEWEST_EXECUTIONS = 3
+"""Clean executions that make a reference, and overlapped ones that make a slow-down."""
+STEADY_SPREAD = 0.1
+"""Clean executions whose median deviation is above this share of their median do not do the same work."""
+IDENTITY = ["name", "dims"]
+
 Times = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What ran beside communication in one step, and what the same work takes without any; sums."""
+
+    step: int
+    """By place."""
+    num_executions: int
+    duration_ns: int
+    clean_ns: float
 
 
 def find_work(timeline: RankTimeline) -> pd.DataFrame:
     """Operators without operators inside on CPU, kernels on a GPU, that ran wholly beside communication or without.
 
-    Columns: rank, step (by place), name, dims (the JSON text of the operator's shapes, on a GPU of the innermost one
+    Columns: step (by place), name, dims (the JSON text of the operator's shapes, on a GPU of the innermost one
     around the launch), duration in ns, overlapped. Without shapes the same name may stand for different work, and the
     table is empty.
     """
@@ -37,7 +56,6 @@ def find_work(timeline: RankTimeline) -> pd.DataFrame:
     decided = inside & ((beside < CLEAN_FRACTION) | (beside > OVERLAPPED_FRACTION))
     table: pd.DataFrame = pd.DataFrame(
         {
-            "rank": timeline.trace.rank,
             "step": place,
             "name": rows["name"].astype(str),
             "dims": rows["input_dims"].astype(str),
@@ -46,6 +64,28 @@ def find_work(timeline: RankTimeline) -> pd.DataFrame:
         }
     )
     return pd.DataFrame(table.loc[decided])
+
+
+def compare_work(work: pd.DataFrame) -> tuple[Comparison, ...]:
+    """Compares the work that ran beside communication, where it is known what it takes without, step by step."""
+    overlapped = work["overlapped"].astype(bool)
+    compared = work[overlapped].merge(_find_references(work[~overlapped]), left_on=IDENTITY, right_index=True)
+    steps = compared.groupby("step").agg({"name": "size", "duration": "sum", "clean": "sum"})
+    return tuple(
+        Comparison(int(step), int(num), int(duration), float(clean))
+        for step, num, duration, clean in zip(
+            steps.index, steps["name"], steps["duration"], steps["clean"], strict=True
+        )
+    )
+
+
+def _find_references(clean: pd.DataFrame) -> pd.Series:
+    """What each piece of work takes without communication, where that is known."""
+    groups = clean.groupby(IDENTITY, sort=False)["duration"]
+    median = groups.median()
+    distance = (clean["duration"] - groups.transform("median")).abs()
+    spread = distance.groupby([clean[column] for column in IDENTITY], sort=False).median()
+    return median[(groups.size() >= FEWEST_EXECUTIONS) & (spread <= STEADY_SPREAD * median)].rename("clean")
 
 
 def _find_places(timeline: RankTimeline, starts: Times, ends: Times) -> tuple[Times, npt.NDArray[np.bool_]]:

@@ -10,12 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-import numpy as np
-import numpy.typing as npt
-
 from advisor.collectives import Collective, MatchedCollective
 from advisor.exchange import classify_collective
-from advisor.intervals import build_intervals, intersection, total
+from advisor.intervals import Intervals, build_intervals, intersection, total
 from advisor.observation import RankObservation
 from advisor.schema import SampleSource
 
@@ -59,14 +56,14 @@ def collect_transfers(
         and classify_collective(match.members[0]) != "join"
     ]
     usable.sort(key=lambda match: match.last_arrival_ns)
-    compute_of = {observation.rank: observation.compute for observation in observations}
+    overlap_of = {observation.rank: observation.overlap for observation in observations}
     spans = [(match.last_arrival_ns, match.last_arrival_ns + match.transfer_ns) for match in usable]
     transfers = []
     for index, match in enumerate(usable):
         reference = match.members[0]
         start, end = spans[index]
         near = spans[max(0, index - concurrency * 4) : index + concurrency * 4]
-        busy = max(_busy_fraction(member, match, compute_of[member.rank]) for member in match.members)
+        busy = max(_busy_fraction(member, match, overlap_of[member.rank]) for member in match.members)
         transfers.append(
             Transfer(
                 key=(reference.process_group, str(reference.kind), reference.dtype),
@@ -93,7 +90,7 @@ def exclusive_time(start: int, end: int, spans: Sequence[tuple[int, int]]) -> fl
     return max(shared, 1.0)
 
 
-def _busy_fraction(member: Collective, match: MatchedCollective, compute: npt.NDArray[np.int64]) -> float:
+def _busy_fraction(member: Collective, match: MatchedCollective, overlap: Intervals) -> float:
     arrival = match.arrival_on_clock_of(member)
     own = build_intervals([arrival], [member.end_ns])
-    return total(intersection(own, compute)) / total(own) if len(own) else 0.0
+    return total(intersection(own, overlap)) / total(own) if len(own) else 0.0

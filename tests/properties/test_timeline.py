@@ -73,9 +73,11 @@ def test_the_parts_of_a_step_are_the_step(trace: RankTrace) -> None:
     front = lay_out(trace)
     (rank,) = front.observations
     assert_phases_tile(rank.steps)
+    timeline = trace.lay_out()
+    both = (timeline.compute, timeline.communication)
     for step in rank.steps:
         window = build_intervals([step.start_ns], [step.end_ns])
-        compute, communication = (clip(part, step.start_ns, step.end_ns) for part in (rank.compute, rank.communication))
+        compute, communication = (clip(part, step.start_ns, step.end_ns) for part in both)
         parts = (
             difference(compute, communication),
             difference(communication, compute),
