@@ -33,9 +33,6 @@ Ends = tuple[int, ...]
 Cost = Callable[[Floats], Floats]
 """Bytes of collectives to their times, any unit; never falling."""
 
-EFFECTIVE_LATENCIES = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Factors on the latency, each of which gives the search a starting point: sharing a link makes latency matter less,
-launching and copying make it matter more."""
 MOST_STARTS = 500
 NUM_CLIMBS = 4
 MOST_EVALUATIONS = 1500
@@ -111,18 +108,18 @@ def search_buckets(
     ready: Sequence[float],
     num_bytes: Sequence[int],
     *,
-    alpha_beta: tuple[float, float],
+    costs: Sequence[Cost],
     evaluate: Callable[[Ends], float],
 ) -> BestBuckets:
     """Searches with `evaluate` as the judge, for collectives that share a link or slow computation down.
 
-    The best few of the exact answers for one channel under several latencies and of every distinct uniform cap are
-    improved by adding, removing and moving one border at a time.
+    The best few of the exact answers for one channel under several costs and of every distinct uniform cap are improved
+    by adding, removing and moving one border at a time.
 
     Args:
         ready: When each gradient is ready, in ready order.
         num_bytes: Its bytes; all of one dtype.
-        alpha_beta: A collective's latency, and its time per byte, in the unit of `ready`.
+        costs: Guesses of what a collective effectively costs, in the unit of `ready`.
         evaluate: What to make small: the time of the step with these buckets, in the unit of `ready`.
 
     Returns:
@@ -135,8 +132,7 @@ def search_buckets(
             known[ends] = evaluate(ends)
         return known[ends], len(ends)
 
-    alpha, beta = alpha_beta
-    starts = [find_best_buckets(ready, num_bytes, _line(f * alpha, beta)).ends for f in EFFECTIVE_LATENCIES]
+    starts = [find_best_buckets(ready, num_bytes, cost).ends for cost in costs]
     uniform = list_uniform_buckets(num_bytes)
     starts += uniform[:: math.ceil(len(uniform) / MOST_STARTS)]
     found = []
@@ -159,10 +155,6 @@ def list_uniform_buckets(num_bytes: Sequence[int]) -> list[Ends]:
         tuple(bucket[-1] + 1 for bucket in assign_rebuilt(num_bytes, one_dtype, (lowest,), order))
         for lowest, _ in find_distinct_caps(num_bytes, one_dtype)
     ]
-
-
-def _line(alpha: float, beta: float) -> Cost:
-    return lambda num_bytes: alpha + beta * num_bytes
 
 
 def _change_border(ends: Ends, place: int) -> Iterator[Ends]:

@@ -5,17 +5,21 @@ The list is exact where one all-reduce runs at a time and nothing disturbs anyth
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from advisor.best_buckets import Ends, find_best_buckets, list_caps_mb, search_buckets
+from advisor.best_buckets import Cost, Ends, find_best_buckets, list_caps_mb, search_buckets
 from advisor.bucketing import find_distinct_caps, round_cap_mb
 from advisor.replay import Job, Scenario, count_wire_bytes, draw_scenarios, replay_scenarios, step_ns
 from advisor.schema import DDPConfig
 
 ROUNDING_DIGITS = 3
 """Steps that differ by less than a picosecond are the same."""
+EFFECTIVE_LATENCIES = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""Factors on the latency, each of which gives the search a starting point: sharing a link makes latency matter less,
+launching and copying make it matter more."""
 
 
 def find_best_cap(job: Job, config: DDPConfig) -> DDPConfig:
@@ -39,16 +43,23 @@ def find_best_list(job: Job, config: DDPConfig) -> DDPConfig | None:
     sizes, ready = [g.num_bytes for g in gradients], [g.ready_device_ns for g in gradients]
     central = draw_scenarios(job)[0]
     on_wire = sum(count_wire_bytes(gradient, config) for gradient in gradients) / sum(sizes)
-    alpha, beta = central.alpha_ns, central.beta_ns_per_byte * on_wire
     judge = _judge_with(job)
 
     def of_list(ends: Ends) -> DDPConfig:
         return replace(config, bucket_cap_mb=None, bucket_cap_mb_list=list_caps_mb(sizes, ends))
 
     if job.calibration.concurrency == 1 and _nothing_disturbs(central):
-        return of_list(find_best_buckets(ready, sizes, lambda num_bytes: alpha + beta * num_bytes).ends)
-    best = search_buckets(ready, sizes, alpha_beta=(alpha, beta), evaluate=lambda ends: judge(of_list(ends))[0])
-    return of_list(best.ends)
+        return of_list(find_best_buckets(ready, sizes, _find_cost(central, on_wire)).ends)
+    costs = [
+        _find_cost(dataclasses.replace(central, alpha_ns=factor * central.alpha_ns), on_wire)
+        for factor in EFFECTIVE_LATENCIES
+    ]
+    return of_list(search_buckets(ready, sizes, costs=costs, evaluate=lambda ends: judge(of_list(ends))[0]).ends)
+
+
+def _find_cost(scenario: Scenario, on_wire: float) -> Cost:
+    """The time of an all-reduce over the bytes of its gradients, of which the share `on_wire` is sent."""
+    return lambda num_bytes: scenario.transfer_ns(on_wire * num_bytes)
 
 
 def _judge_with(job: Job) -> Callable[[DDPConfig], tuple[float, int]]:
@@ -64,4 +75,5 @@ def _judge_with(job: Job) -> Callable[[DDPConfig], tuple[float, int]]:
 
 def _nothing_disturbs(scenario: Scenario) -> bool:
     """Whether all-reduces cost nothing but their own time: no slow-down, no launch and no copy."""
-    return scenario == Scenario(scenario.alpha_ns, scenario.beta_ns_per_byte, 1.0, 1.0, 0.0, 0.0)
+    slowdowns = scenario.compute_slowdown, scenario.communication_slowdown
+    return slowdowns == (1.0, 1.0) and scenario.copy_out_ns_per_byte == scenario.launch_ns == 0.0

@@ -14,6 +14,7 @@ That the link between any two ranks is as fast as today's, and that none is slow
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -85,14 +86,14 @@ def _forecast_row(
 
 
 def scale_link(scenario: Scenario, today: int, world_size: int, count_messages: Messages) -> Scenario:
-    """The scenario's alpha and beta on `world_size` ranks instead of `today`."""
-    return Scenario(
-        scenario.alpha_ns * (count_messages(world_size) / count_messages(today)),
-        scenario.beta_ns_per_byte * (traffic_factor(world_size) / traffic_factor(today)),
-        scenario.compute_slowdown,
-        scenario.communication_slowdown,
-        scenario.copy_out_ns_per_byte,
-        scenario.launch_ns,
+    """The scenario's alpha and betas on `world_size` ranks instead of `today`."""
+    messages = count_messages(world_size) / count_messages(today)
+    traffic = traffic_factor(world_size) / traffic_factor(today)
+    return dataclasses.replace(
+        scenario,
+        alpha_ns=scenario.alpha_ns * messages,
+        beta_ns_per_byte=scenario.beta_ns_per_byte * traffic,
+        kinks=tuple((kink, change * traffic) for kink, change in scenario.kinks),
     )
 
 

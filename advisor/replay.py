@@ -37,6 +37,8 @@ from advisor.schema import (
     StepProfile,
 )
 
+Floats = npt.NDArray[np.float64]
+
 NUM_DRAWS = 64
 LEAST = (0.0, 1.0, 0.0, 1.0, 0.0, 0.0)
 """No draw of alpha, the slow-down of communication, beta, that of computation, copying and launching goes below these,
@@ -61,10 +63,12 @@ class Scenario:
     kinks: tuple[tuple[float, float], ...] = ()
     """Bytes from which on beta is larger, and by how much."""
 
-    def transfer_ns(self, num_bytes: float) -> float:
-        """The time of a collective that has the link and the cores for itself."""
-        bends = sum(change * (num_bytes - kink) for kink, change in self.kinks if num_bytes > kink)
-        return self.alpha_ns + self.beta_ns_per_byte * num_bytes + bends
+    def transfer_ns(self, num_bytes: Floats) -> Floats:
+        """The times of collectives that have the link and the cores for themselves."""
+        times = self.alpha_ns + self.beta_ns_per_byte * num_bytes
+        for kink, change in self.kinks:
+            times = times + change * np.maximum(num_bytes - kink, 0.0)
+        return times
 
 
 class Replayed(NamedTuple):
@@ -103,7 +107,7 @@ def replay_backward(
     num = len(work)
     launch_at = [ready + k * scenario.launch_ns for k, ready in enumerate(work)]
     compute_total = max(backward_ns, work[-1] if num else 0.0) + num * scenario.launch_ns
-    alone = [scenario.transfer_ns(size) for size in sizes]
+    alone = scenario.transfer_ns(np.asarray(sizes, dtype=np.float64)).tolist()
     compute_pace, communication_pace = scenario.compute_slowdown, scenario.communication_slowdown
     starts, ends, readies = [0.0] * num, [0.0] * num, [0.0] * num
     in_flight: list[tuple[float, int]] = []  # a heap: how far `served` is when a bucket ends, and the bucket

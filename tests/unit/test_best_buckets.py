@@ -134,7 +134,7 @@ def test_the_search_finds_the_exact_answer_where_one_channel_is_all() -> None:
         found = search_buckets(
             ready,
             num_bytes,
-            alpha_beta=(3, 0.5),
+            costs=[cost],
             evaluate=lambda ends, r=ready, b=num_bytes, c=cost: finish_on_one_channel(r, b, c, ends),
         )
         assert found.finish == pytest.approx(find_best_buckets(ready, num_bytes, cost).finish)
@@ -147,5 +147,5 @@ def test_the_search_obeys_its_judge() -> None:
         lengths = [end - start for start, end in pairwise((0, *ends))]
         return abs(len(ends) - 3) + float(np.std(lengths))
 
-    found = search_buckets(range(12), [1] * 12, alpha_beta=(1, 1), evaluate=judge)
+    found = search_buckets(range(12), [1] * 12, costs=[line(1, 1)], evaluate=judge)
     assert found == ((4, 8, 12), 0.0)

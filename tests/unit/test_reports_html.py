@@ -117,6 +117,7 @@ def test_the_public_surface_is_frozen() -> None:
     import reports
 
     assert reports.__all__ == [
+        "render_diagnosis",
         "render_estimate",
         "render_forecast",
         "render_html",
