@@ -5,6 +5,7 @@ from __future__ import annotations
 from advisor.doctor.examination import RunExamination
 from advisor.doctor.recipe import NUM_IDLE_STEPS
 from advisor.readers.display import list_numbers
+from advisor.readers.locations import StandardInput
 from advisor.readers.paths import base_name
 from advisor.schema import Evidence, Finding
 
@@ -36,9 +37,11 @@ def unreadable_files(run: RunExamination) -> Finding | None:
     return Finding(
         code="unreadable_files",
         severity="warning" if run.ranks else "error",
-        message=f"{len(run.left_out)} files cannot be read.",
-        cost="Their ranks count as missing." if run.ranks else "There is nothing to analyse.",
-        fix="What to do about each is said beside it.",
+        message=f"What was recorded of {len(run.left_out)} ranks cannot be read."
+        if run.ranks
+        else "Nothing can be read.",
+        cost="They count as missing." if run.ranks else "There is nothing to analyse.",
+        fix="What is wrong with each file, and what to do about it, is said below.",
         evidence=(Evidence(name="unreadable", value=len(run.left_out), unit="files"),),
     )
 
@@ -66,7 +69,8 @@ def missing_ranks(run: RunExamination) -> Finding | None:
     return Finding(
         code="missing_ranks",
         severity="warning",
-        message=f"{len(missing)} of {run.world_size} ranks are missing: {list_numbers(missing)}.",
+        message=f"{len(missing)} of {run.world_size} ranks {'is' if len(missing) == 1 else 'are'} missing: "
+        f"{list_numbers(missing)}.",
         cost="Waiting for a late rank cannot be told from transfer, so communication times are upper limits, "
         "stragglers stay unseen and there is no advice on bucket sizes.",
         fix="Run the profiler on every rank and bring all files together.",
@@ -80,9 +84,11 @@ def missing_ranks(run: RunExamination) -> Finding | None:
 
 def shared_path(run: RunExamination) -> Finding | None:
     """One file alone whose name tells no rank: the others may have written to the same path."""
-    if len(run.ranks) != 1 or not run.missing_ranks or run.ranks[0].name_tells_rank:
+    if len(run.ranks) != 1 or not run.missing_ranks:
         return None
     (rank,) = run.ranks
+    if rank.name_tells_rank or rank.files[0] == StandardInput.name:
+        return None
     return Finding(
         code="shared_path",
         severity="hint",

@@ -8,6 +8,7 @@ from operator import and_
 
 from advisor.doctor.examination import RecordedStep, RunExamination
 from advisor.doctor.recipe import NUM_ACTIVE_STEPS, NUM_WAITING_STEPS
+from advisor.readers.display import list_numbers
 from advisor.schema import Evidence, Finding
 
 FEW_STEPS = 5
@@ -101,25 +102,25 @@ def few_steps(run: RunExamination) -> Finding | None:
 
 def warm_up_recorded(run: RunExamination) -> Finding | None:
     """DDP rebuilt its buckets while it was recorded, usually after one all-reduce of the whole model."""
-    early = {step.number: step for rank in run.ranks for step in find_steps_before_rebuild(rank.steps)}
-    if not early:
+    ranks = [rank for rank in run.ranks if find_steps_before_rebuild(rank.steps)]
+    if not ranks:
         return None
-    used = {step.number for rank in run.ranks for step in rank.observation.steps}
-    numbers = ", ".join(map(str, sorted(early)))
-    are_used = bool(used & set(early))
-    first = early[min(early)]
+    numbers = {step.number for rank in ranks for step in find_steps_before_rebuild(rank.steps)}
+    are_used = any(step.number in numbers for rank in ranks for step in rank.observation.steps)
+    first, last = find_steps_before_rebuild(ranks[0].steps)[0], ranks[0].steps[-1]
     return Finding(
         code="warm_up_recorded",
         severity="warning" if are_used else "hint",
-        message=f"DDP rebuilt its buckets during the recording: step {numbers} still has the ones before.",
+        message=f"DDP rebuilt its buckets during the recording: step {list_numbers(numbers)} has the old ones.",
         cost="Such steps are not like the others and are counted with them."
         if are_used
         else "Such steps are left out, so they were recorded for nothing.",
         fix=f"Let the first steps pass: wait={NUM_WAITING_STEPS} in the schedule.",
+        ranks=tuple(rank.rank for rank in ranks),
         evidence=(
-            Evidence(name="steps before the rebuild", value=len(early), unit="steps"),
+            Evidence(name="steps before the rebuild", value=len(numbers), unit="steps"),
             Evidence(name=f"all-reduces in step {first.number}", value=len(first.reduced), unit=""),
-            Evidence(name="all-reduces in the last step", value=len(run.ranks[0].steps[-1].reduced), unit=""),
+            Evidence(name="all-reduces in the last step", value=len(last.reduced), unit=""),
         ),
     )
 

@@ -231,6 +231,14 @@ def test_clocks_are_aligned_on_the_median_end() -> None:
     assert offset == (0, 5_000_000)
 
 
+def test_what_a_profiler_sees_first_is_a_transient() -> None:
+    sizes = {100: 64, 200: 65, 300: 66}
+    ranks = [
+        [collective(rank, end, sizes[end]) for end in ends] for rank, ends in enumerate([(100, 200, 300), (200, 300)])
+    ]
+    assert [match.transient for match in match_collectives(ranks, world_size=2)] == [True, True, False]
+
+
 def test_a_clock_that_gains_is_aligned_all_along() -> None:
     # 10 µs gained a second, over 3 seconds: an offset alone would be off by 15 µs at either end.
     moments = [100_000 * k for k in range(1, 31)]
