@@ -77,18 +77,6 @@ def say_silence(report: Report) -> str:
     return f"No change of the DDP settings is recommended, because {reason}"
 
 
-def say_alarms(report: Report) -> str:
-    """How many mistakes were found, for the top of a page; empty where there are none."""
-    errors = sum(alarm.severity == "error" for alarm in report.alarms)
-    warnings = len(report.alarms) - errors
-    counts = [
-        f"{count} {word}{'s' if count > 1 else ''}"
-        for count, word in ((errors, "error"), (warnings, "warning"))
-        if count
-    ]
-    return f"{' and '.join(counts)} about what is trained or measured: see Alarms." if counts else ""
-
-
 def say_sweep(sweep: Sweep) -> str:
     """How the comparison was measured, and what counts as a tie."""
     return (

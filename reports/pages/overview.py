@@ -1,4 +1,4 @@
-"""The first page: the verdict, what it rests on, and what to change."""
+"""The first page: what is wrong, the verdict, what it rests on, and what to change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from reports.charts import bucket_timeline, communication_fit, legend_html, pred
 from reports.sentences import (
     VERDICT_TITLES,
     headline_numbers,
-    say_alarms,
     say_baseline,
     say_ceiling,
     say_evidence,
@@ -38,14 +37,14 @@ ALL_RANKS: Final = "the slowest"
 
 
 def render(report: Report) -> None:
-    """Shows the report: verdict, baseline, step, buckets, recommendations, alarms, notes, sweep, forecast and HTA."""
+    """Shows the report: alarms, verdict, baseline, step, buckets, recommendations, notes, sweep, forecast and HTA."""
+    _show_alarms(report)
     _show_verdict(report)
     _show_baseline(report)
     _show_step(report)
     _show_buckets(report)
     _show_communication(report)
     _show_recommendations(report)
-    _show_alarms(report)
     _show_notes(report)
     _show_sweep(report)
     _show_forecast(report)
@@ -56,9 +55,6 @@ def _show_verdict(report: Report) -> None:
     st.caption(escape_markdown(report.source))
     st.title(VERDICT_TITLES[report.verdict.code], anchor=False)
     st.markdown(escape_markdown(f"{report.verdict.message} {say_ceiling(report)}"))
-    alarms = say_alarms(report)
-    if alarms:
-        st.warning(alarms)
     numbers = headline_numbers(report)
     for column, (name, value, explanation) in zip(st.columns(len(numbers) or 1), numbers, strict=False):
         tile = column.container(border=True)
@@ -169,7 +165,9 @@ def _show_alarms(report: Report) -> None:
         _head("Alarms")
     for alarm in report.alarms:
         show = st.error if alarm.severity == "error" else st.warning
-        show(f"{escape_markdown(alarm.message)}\n\n**Fix:** {escape_markdown(alarm.fix)}")
+        show(f"{escape_markdown(alarm.message)}\n\n**{escape_markdown(alarm.fix)}**")
+        if alarm.code_fix:
+            st.code(visible_code(alarm.code_fix), language="python")
         _show_evidence(alarm.evidence)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from advisor.schema import Report, write_json
+from advisor.schema import Alarm, Report, write_json
 from tests.builders import a100_report, gloo_report, hostile_report, swept_report, two_to_sixteen_ranks
 
 testing = pytest.importorskip("streamlit.testing.v1", reason="the page needs the extra `app` (streamlit)")
@@ -50,6 +51,18 @@ def test_the_run_of_the_command_line_is_shown(open_page) -> None:
     assert len(page.get("plotly_chart")) == 4
     buckets = next(table.value for table in page.dataframe if "blocking" in table.value)
     assert buckets["blocking"].tolist() == [0, 0, 0, 6, 23.5]
+
+
+def test_alarms_come_first_with_what_to_do(open_page) -> None:
+    alarm = Alarm(
+        code="no_communication", severity="error", message="Nobody speaks.", fix="Wrap it.", ranks=(0,), steps=(2,),
+        evidence=(), code_fix="ddp = wrap(model)",
+    )  # fmt: skip
+    page = open_page(write_run("mine", msgspec.structs.replace(swept_report(), alarms=(alarm,))))
+    assert not page.exception
+    assert page.subheader[0].value == "Alarms"
+    assert page.error[0].value == "Nobody speaks\\.\n\n**Wrap it\\.**"
+    assert page.code[0].value == "ddp = wrap(model)"
 
 
 def test_another_run_rank_and_step_can_be_picked(open_page) -> None:

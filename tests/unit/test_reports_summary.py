@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from advisor.schema import Alarm, Baseline
+from advisor.schema import Baseline
 from reports import sentences, summary
 from reports.palette import PART_LABELS, PARTS, TEXT_ON_PART
 from tests.builders import (
@@ -122,13 +122,6 @@ def test_silence_has_a_reason() -> None:
     assert "beyond the noise" in sentences.say_silence(quiet)
     wrong = msgspec.structs.replace(quiet.baseline, error_fraction=0.5)
     assert "more than the limit" in sentences.say_silence(gloo_report(recommendations=(), baseline=wrong))
-
-
-def test_alarms_are_counted_at_the_top() -> None:
-    alarm = Alarm(code="no_communication", severity="error", message="m", fix="f", ranks=(0,), steps=(), evidence=())
-    report = gloo_report(alarms=(alarm, alarm, msgspec.structs.replace(alarm, severity="warning")))
-    assert sentences.say_alarms(report).startswith("2 errors and 1 warning")
-    assert sentences.say_alarms(gloo_report()) == ""
 
 
 def test_the_sweep_tells_how_it_was_measured() -> None:

@@ -27,12 +27,12 @@ def alarm(**overrides) -> Alarm:
     return Alarm(**(values | overrides))
 
 
-def test_the_order_is_verdict_baseline_step_buckets_advice_alarms_notes_sweep() -> None:
-    report = msgspec.structs.replace(swept_report(), alarms=(alarm(),))
+def test_the_order_is_alarms_verdict_baseline_step_buckets_advice_notes_sweep() -> None:
+    report = msgspec.structs.replace(swept_report(), alarms=(alarm(code_fix="ddp = wrap(model)\nddp(x)"),))
     headings = [
-        "Bandwidth-bound", "With free communication", "1 error about", "Replay reproduces", "Where the step goes",
-        "\nBuckets", "\nRecommendation", "Use smaller buckets", "\nAlarms", "Two ranks, and nobody speaks.",
-        "fix: Wrap it.", "Notes on the data", "Prediction beside measurement",
+        "\nAlarms", "Two ranks, and nobody speaks.", "Wrap it.", "ddp = wrap(model)\nddp(x)", "Bandwidth-bound",
+        "With free communication", "Replay reproduces", "Where the step goes", "\nBuckets", "\nRecommendation",
+        "Use smaller buckets", "Notes on the data", "Prediction beside measurement",
     ]  # fmt: skip
     places = [printed(report).find(heading) for heading in headings]
     assert places == sorted(places)
