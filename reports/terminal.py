@@ -1,4 +1,4 @@
-"""A Report on a terminal: alarms and the verdict first, then what it rests on. Nothing in it is read as markup."""
+"""A Report on a terminal: the verdict first, then what it rests on. Nothing in it is read as markup."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -16,6 +17,7 @@ from reports.forecast import render_forecast
 from reports.palette import PART_LABELS, PARTS
 from reports.sentences import (
     VERDICT_TITLES,
+    say_alarms,
     say_baseline,
     say_ceiling,
     say_evidence,
@@ -40,6 +42,7 @@ from reports.text import (
     visible,
     visible_code,
 )
+from reports.waiting import say_interference, tabulate_waiting
 
 MAX_RANKS = 16
 """Lines of ranks a terminal should show; the slowest are kept."""
@@ -50,16 +53,17 @@ _OUTCOME_STYLES = {"faster": "green", "slower": "red", "failed": "red", "referen
 
 
 def render_terminal(report: Report, console: Console, framework: Framework = "torch") -> None:
-    """Prints the report: alarms, verdict, baseline, step, buckets, advice, notes, sweep, forecast and HTA, in order.
+    """Prints the report: verdict, baseline, step, buckets, advice, alarms, notes, sweep, forecast and HTA, in order.
 
     Advice comes with code for `framework` only.
     """
-    _print_alarms(report.alarms, console)
     _print_verdict(report, console)
     _print_baseline(report, console)
     _print_step(report, console)
+    _print_waiting(report, console)
     _print_buckets(report, console)
     _print_recommendations(report, console, framework)
+    _print_alarms(report.alarms, console)
     _print_notes(report, console)
     render_sweep(report, console)
     if report.forecast is not None:
@@ -98,6 +102,9 @@ def _print_verdict(report: Report, console: Console) -> None:
     ceiling = say_ceiling(report)
     if ceiling:
         body.append(f"\n{ceiling}")
+    alarms = say_alarms(report)
+    if alarms:
+        body.append(f"\n{alarms}", "bold red")
     console.print()
     console.print(
         Panel(
@@ -137,6 +144,20 @@ def _print_step(report: Report, console: Console) -> None:
         console.print(_draw_bar(rank, longest, min(console.width, 100) - 12), no_wrap=True)
     kept = f"; the slowest {len(shown)} of {len(ranks)} ranks" if len(shown) < len(ranks) else ""
     _print_caption(f"ms in the median step of each rank; backward is {PART_LABELS['backward']} only{kept}", console)
+
+
+def _print_waiting(report: Report, console: Console) -> None:
+    waiting = tabulate_waiting(report)
+    if waiting.rows:
+        _print_heading("Waiting for each other", console)
+        table = _table(*waiting.header)
+        for row in waiting.rows:
+            table.add_row(*row)
+        console.print(table)
+        _print_caption(waiting.caption, console)
+    tax = say_interference(report)
+    if tax:
+        _print_caption(tax, console)
 
 
 def _draw_bar(rank: RankStep, longest_ns: float, width: int) -> Text:
@@ -221,7 +242,8 @@ def _print_alarms(alarms: Sequence[Alarm], console: Console) -> None:
     _print_heading("Alarms", console)
     for alarm in alarms:
         mark, style = _MARKS[alarm.severity]
-        text = Text.assemble((f"{mark} ", style), visible(alarm.message), (f"\n{visible(alarm.fix)}", "bold"))
+        fix = (f"\nfix: {visible(alarm.fix)}", "bold")
+        text = Text.assemble((f"{mark} ", style), visible(alarm.message), fix)
         where = [
             f"{word} {', '.join(map(str, numbers[:12]))}"
             for word, numbers in (("ranks", alarm.ranks), ("steps", alarm.steps))
@@ -230,10 +252,7 @@ def _print_alarms(alarms: Sequence[Alarm], console: Console) -> None:
         values = [f"{visible(e.name)} {format_quantity(e.value, e.unit)}" for e in alarm.evidence]
         if where or values:
             text.append(f"\n{' · '.join(where + values)}", "dim")
-        console.print(text)
-        if alarm.code_fix:
-            console.print(Text(visible_code(alarm.code_fix), "cyan"), soft_wrap=True)
-        console.print()
+        console.print(Padding(text, (0, 0, 1, 0)))
 
 
 def _print_notes(report: Report, console: Console) -> None:
