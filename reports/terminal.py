@@ -1,4 +1,4 @@
-"""A Report on a terminal: the verdict first, then what it rests on. Nothing in it is read as markup."""
+"""A Report on a terminal: alarms and the verdict first, then what it rests on. Nothing in it is read as markup."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -17,7 +16,6 @@ from reports.forecast import render_forecast
 from reports.palette import PART_LABELS, PARTS
 from reports.sentences import (
     VERDICT_TITLES,
-    say_alarms,
     say_baseline,
     say_ceiling,
     say_evidence,
@@ -53,17 +51,17 @@ _OUTCOME_STYLES = {"faster": "green", "slower": "red", "failed": "red", "referen
 
 
 def render_terminal(report: Report, console: Console, framework: Framework = "torch") -> None:
-    """Prints the report: verdict, baseline, step, buckets, advice, alarms, notes, sweep, forecast and HTA, in order.
+    """Prints the report: alarms, verdict, baseline, step, buckets, advice, notes, sweep, forecast and HTA, in order.
 
     Advice comes with code for `framework` only.
     """
+    _print_alarms(report.alarms, console)
     _print_verdict(report, console)
     _print_baseline(report, console)
     _print_step(report, console)
     _print_waiting(report, console)
     _print_buckets(report, console)
     _print_recommendations(report, console, framework)
-    _print_alarms(report.alarms, console)
     _print_notes(report, console)
     render_sweep(report, console)
     if report.forecast is not None:
@@ -102,9 +100,6 @@ def _print_verdict(report: Report, console: Console) -> None:
     ceiling = say_ceiling(report)
     if ceiling:
         body.append(f"\n{ceiling}")
-    alarms = say_alarms(report)
-    if alarms:
-        body.append(f"\n{alarms}", "bold red")
     console.print()
     console.print(
         Panel(
@@ -242,8 +237,7 @@ def _print_alarms(alarms: Sequence[Alarm], console: Console) -> None:
     _print_heading("Alarms", console)
     for alarm in alarms:
         mark, style = _MARKS[alarm.severity]
-        fix = (f"\nfix: {visible(alarm.fix)}", "bold")
-        text = Text.assemble((f"{mark} ", style), visible(alarm.message), fix)
+        text = Text.assemble((f"{mark} ", style), visible(alarm.message), (f"\n{visible(alarm.fix)}", "bold"))
         where = [
             f"{word} {', '.join(map(str, numbers[:12]))}"
             for word, numbers in (("ranks", alarm.ranks), ("steps", alarm.steps))
@@ -252,7 +246,10 @@ def _print_alarms(alarms: Sequence[Alarm], console: Console) -> None:
         values = [f"{visible(e.name)} {format_quantity(e.value, e.unit)}" for e in alarm.evidence]
         if where or values:
             text.append(f"\n{' · '.join(where + values)}", "dim")
-        console.print(Padding(text, (0, 0, 1, 0)))
+        console.print(text)
+        if alarm.code_fix:
+            console.print(Text(visible_code(alarm.code_fix), "cyan"), soft_wrap=True)
+        console.print()
 
 
 def _print_notes(report: Report, console: Console) -> None:
