@@ -7,13 +7,14 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from advisor.all_reduce import count_ring_messages, count_tree_messages, traffic_factor
 from advisor.errors import UsageError
 from advisor.forecast import forecast_ranks
-from advisor.replay import Job, predict
-from advisor.schema import Estimate
-from tests.job_builders import MB, MS, build_comm_model, build_config, build_job
+from advisor.replay import NUM_DRAWS, Job, predict
+from advisor.schema import CommDraw, Estimate
+from tests.job_builders import MB, MS, build_comm_model, build_config, build_job, exactly
 
 
 def fitted(value: float) -> Estimate:
@@ -73,6 +74,18 @@ def test_today_s_number_of_ranks_is_replay_s_own_prediction(compute: str, backen
     assert row.step_ns == prediction.step_ns
     assert row.blocking_ns == prediction.blocking_ns
     assert row.efficiency_fraction == Estimate(value=1.0, low=1.0, high=1.0, basis="fitted")
+
+
+def test_a_broken_line_keeps_its_kinks_and_steepens_as_a_whole() -> None:
+    """1 ns a byte up to 1 MB and 3 from there: 3 MB take 1 + 6 ms on two ranks and 1.5 times that on four."""
+    job = build_job([(2, 3 * MB)], backward_ms=2)
+    first = replace(job.model.segments[0], to_bytes=MB)
+    second = replace(first, beta_ns_per_byte=exactly(3), from_bytes=MB, to_bytes=None)
+    draws = (CommDraw(alpha_ns=0, communication_slowdown=1, betas_ns_per_byte=(1, 3)),) * NUM_DRAWS
+    job = Job(job.profile, job.calibration, replace(job.model, segments=(first, second), draws=draws))
+    rows = forecast_ranks(job, build_config(), [2, 4]).rows
+    assert [row.blocking_ns.value / MS for row in rows] == pytest.approx([7, 10.5])
+    assert rows[0].step_ns == predict(job, build_config()).step_ns
 
 
 @given(
