@@ -161,7 +161,7 @@ def _start(draw: CommDraw, edges: Sequence[int], index: int) -> float:
 
 def _find_busbw(segment: CommSegment, share: float | None) -> Estimate | None:
     beta = segment.beta_ns_per_byte
-    if share is None or beta.high > MOST_UNCERTAIN * beta.low:
+    if share is None or beta.low <= 0 or beta.high > MOST_UNCERTAIN * beta.low:
         return None
     rate = 1e9 * share
     return Estimate(value=rate / beta.value, low=rate / beta.high, high=rate / beta.low, basis=beta.basis)

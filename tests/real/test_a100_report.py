@@ -45,3 +45,14 @@ def test_the_host_is_what_holds_it_back_and_no_cap_is_advised(report: Report) ->
 def test_replay_reproduces_the_step(report: Report) -> None:
     assert report.baseline is not None
     assert report.baseline.trusted
+
+
+def test_the_copies_out_of_the_buckets_are_noticed(report: Report) -> None:
+    assert [step.num_copies_back for step in report.steps] == [161] * 3
+    assert all(16.5e6 < step.copy_back_ns < 17.6e6 for step in report.steps)
+
+
+def test_what_blocks_nothing_leaves_the_step_as_it_is(report: Report) -> None:
+    ceiling = report.verdict.observed_ceiling_ns
+    assert ceiling is not None
+    assert ceiling.value == sorted(step.duration_ns for step in report.steps)[1]
