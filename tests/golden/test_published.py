@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -54,3 +55,29 @@ def test_the_documented_commands_are_those_of_the_code() -> None:
     command = [sys.executable, "-m", "typer", "advisor.cli", "utils", "docs", "--name", "ddp-advisor"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert (DOCS / "commands.md").read_text().strip() == printed.strip(), "the options changed: run `make docs`"
+
+
+def test_every_number_of_a_report_is_explained() -> None:
+    sections = {text.split("\n", 1)[0]: text for text in (DOCS / "numbers.md").read_text().split("\n## ")}
+    structs = json.loads((DOCS / "schema" / "report.json").read_text())["$defs"]
+    missing = [
+        f"{struct}.{field}"
+        for struct, schema in structs.items()
+        for field, kind in schema.get("properties", {}).items()
+        if holds_number(kind) and f"`{field}`" not in sections.get(struct, "")
+    ]
+    assert missing == []
+
+
+def holds_number(kind: object) -> bool:
+    """Whether a field of the schema is a number, an estimate, or holds some."""
+    if isinstance(kind, dict):
+        is_estimate = kind.get("$ref", "").endswith("/Estimate")
+        return is_estimate or kind.get("type") in ("number", "integer") or any(map(holds_number, kind.values()))
+    return isinstance(kind, list) and any(map(holds_number, kind))
+
+
+def test_what_is_explained_exists() -> None:
+    structs = json.loads((DOCS / "schema" / "report.json").read_text())["$defs"]
+    headings = re.findall(r"^## (\w+)$", (DOCS / "numbers.md").read_text(), re.MULTILINE)
+    assert [heading for heading in headings if heading not in structs] == []
