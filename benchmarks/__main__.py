@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import ddp_overhead, start_up, what_if
+from benchmarks import accuracy, analysis, ddp_overhead, fuzz, parse, start_up, what_if
 
-BENCHMARKS = {"start_up": start_up.run, "what_if": what_if.run, "ddp_overhead": ddp_overhead.run}
+BENCHMARKS = {
+    "start_up": start_up.run,
+    "what_if": what_if.run,
+    "parse": parse.run,
+    "fuzz": fuzz.run,
+    "ddp_overhead": ddp_overhead.run,
+    "accuracy": accuracy.run,
+    "analysis": analysis.run,
+}
 
 
 def main() -> None:

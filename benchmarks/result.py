@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from advisor.schema import Estimate, Struct, write_json
+from advisor.schema import Estimate, Struct, read_json, write_json
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -21,6 +22,13 @@ class Measurement(Struct, frozen=True, kw_only=True):
     num_samples: int
 
 
+class Count(Struct, frozen=True, kw_only=True):
+    """How often something happened."""
+
+    name: str
+    count: int
+
+
 class Result(Struct, frozen=True, kw_only=True):
     """One benchmark, on one machine."""
 
@@ -31,10 +39,17 @@ class Result(Struct, frozen=True, kw_only=True):
     """Running processes when it began, over one minute: above the number of cores the machine was not idle."""
     versions: dict[str, str]
     measurements: tuple[Measurement, ...]
+    counts: tuple[Count, ...] = ()
 
 
-def write_result(name: str, load_before: float, packages: tuple[str, ...], measurements: list[Measurement]) -> None:
-    """Prints the measurements and writes them to `results/<name>.json`."""
+def write_result(
+    name: str,
+    load_before: float,
+    packages: tuple[str, ...],
+    measurements: list[Measurement],
+    counts: Sequence[Count] = (),
+) -> None:
+    """Prints the measurements and counts and writes them to `results/<name>.json`."""
     result = Result(
         benchmark=name,
         command=f"python -m benchmarks {name}",
@@ -42,12 +57,21 @@ def write_result(name: str, load_before: float, packages: tuple[str, ...], measu
         load_before=round(load_before, 2),
         versions={"python": platform.python_version(), **{package: version(package) for package in packages}},
         measurements=tuple(measurements),
+        counts=tuple(counts),
     )
     RESULTS.mkdir(exist_ok=True)
     write_json(result, RESULTS / f"{name}.json")
     for row in measurements:
         estimate = row.estimate
         print(f"{row.name}: {estimate.value:.3g} {row.unit} [{estimate.low:.3g}, {estimate.high:.3g}]")
+    for each in counts:
+        print(f"{each.name}: {each.count}")
+
+
+def read_measurements(name: str) -> list[Measurement]:
+    """What `results/<name>.json` holds; nothing where it is missing."""
+    path = RESULTS / f"{name}.json"
+    return list(read_json(Result, path).measurements) if path.exists() else []
 
 
 def _read_processor() -> str:
