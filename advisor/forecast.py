@@ -24,12 +24,27 @@ from msgspec.structs import replace
 from advisor.all_reduce import count_ring_messages, count_tree_messages, traffic_factor
 from advisor.errors import UsageError
 from advisor.replay import Job, Scenario, draw_scenarios, replay_scenarios, step_ns
-from advisor.schema import Basis, ComputeScaling, DDPConfig, Estimate, Forecast, ForecastRow
+from advisor.schema import Baseline, Basis, ComputeScaling, DDPConfig, Estimate, Forecast, ForecastRow
 
 Floats = npt.NDArray[np.float64]
 Messages = Callable[[int], float]
 
 MOST_RANKS = 1_000_000
+
+
+def find_obstacle(job: Job | None, config: DDPConfig | None, baseline: Baseline | None) -> str | None:
+    """Why a run cannot be forecast, as the end of a sentence about it; None where it can be."""
+    if job is None or config is None:
+        return "its buckets or transfers are unknown"
+    if config.world_size < 2:
+        return "one rank exchanges nothing, so nothing is known of its link"
+    if baseline is None or not baseline.trusted:
+        return "replay does not reproduce its step closely enough"
+    if not job.model.complete:
+        return "the trace of a rank is missing, and waiting for it would count as transfer"
+    if not job.model.latency_known:
+        return "its buckets have too few sizes to tell latency, which grows with the ranks, from bandwidth"
+    return None
 
 
 def forecast_ranks(
@@ -39,16 +54,14 @@ def forecast_ranks(
 
     Args:
         job: Profile, calibration and communication model of the profiled run.
-        config: The profiled setting, with today's number of ranks.
+        config: The profiled setting, with today's number of ranks, at least two.
         world_sizes: The numbers of ranks to forecast.
         compute: `constant` where each rank keeps its batch, `divided` where the ranks share one.
 
     Raises:
-        UsageError: The run had a single rank, or a number of ranks cannot be meant.
+        UsageError: A number of ranks cannot be meant.
     """
     today = config.world_size
-    if today < 2:
-        raise UsageError("A run of one rank exchanges nothing, so nothing is known of its link: profile two ranks.")
     wrong = [size for size in world_sizes if not 0 < size <= MOST_RANKS]
     if wrong:
         raise UsageError(f"{wrong[0]} ranks cannot be forecast: give numbers from 1 to {MOST_RANKS}.")

@@ -13,7 +13,7 @@ from advisor.alarms import ALARMS
 from advisor.calibrate import CONCURRENCY, Calibrated, calibrate
 from advisor.collectives import match_collectives
 from advisor.comm_model import CommFit, collect_transfers, fit_sources
-from advisor.forecast import forecast_ranks
+from advisor.forecast import find_obstacle, forecast_ranks
 from advisor.observation import RunObservation
 from advisor.recommend import recommend
 from advisor.replay import Job, check_baseline, estimate_residual
@@ -114,10 +114,8 @@ def _check_replay(
 
 
 def _forecast(job: Job | None, config: DDPConfig | None, baseline: Baseline | None) -> Forecast | None:
-    """More ranks, where replay is trusted and every rank was seen: waiting for a missing one would grow with them."""
-    if job is None or config is None or baseline is None or config.world_size < 2:
-        return None
-    if not (baseline.trusted and job.model.complete):
+    """More ranks, where nothing stands in the way of saying."""
+    if job is None or config is None or find_obstacle(job, config, baseline):
         return None
     return forecast_ranks(job, config, [times * config.world_size for times in FORECAST_TIMES])
 

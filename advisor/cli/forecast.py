@@ -22,21 +22,17 @@ def forecast(
     """Forecast the step of an analyzed run on other numbers of ranks, with bands; nothing is measured."""
     from rich.console import Console
 
-    from advisor.forecast import forecast_ranks
+    from advisor.forecast import find_obstacle, forecast_ranks
     from advisor.pipeline import find_job
     from advisor.schema import encode_json, read_report
     from reports import render_forecast
 
     report = read_report(run)
-    job = find_job(report)
-    if job is None or report.config is None:
-        raise UsageError(f"The report of {report.source} cannot be forecast: its buckets or transfers are unknown.")
-    if report.baseline is None or not report.baseline.trusted:
-        raise UsageError(
-            f"Replay does not reproduce the step of {report.source} closely enough to forecast it: "
-            f"see `ddp-advisor report {run}`."
-        )
-    answer = forecast_ranks(job, report.config, read_numbers(ranks), compute)
+    job, config = find_job(report), report.config
+    obstacle = find_obstacle(job, config, report.baseline)
+    if obstacle or job is None or config is None:
+        raise UsageError(f"{report.source} cannot be forecast: {obstacle}.")
+    answer = forecast_ranks(job, config, read_numbers(ranks), compute)
     if as_json:
         typer.echo(encode_json(answer), nl=False)
     else:

@@ -1,4 +1,4 @@
-"""The exact best buckets: the example by hand, brute force on thousands of instances, and torch's own rule."""
+"""The exact best buckets: the example by hand, and brute force on thousands of instances."""
 
 from __future__ import annotations
 
@@ -8,11 +8,6 @@ from random import Random
 
 import numpy as np
 import pytest
-import torch
-import torch.distributed as dist
-from hypothesis import given
-from hypothesis import strategies as st
-from torch.nn.parallel.distributed import _BucketCapacityConfig
 
 from advisor.best_buckets import (
     Cost,
@@ -22,7 +17,7 @@ from advisor.best_buckets import (
     list_uniform_buckets,
     search_buckets,
 )
-from advisor.bucketing import MIB, bucket_limits
+from advisor.bucketing import MIB
 from benchmarks.mg_wfbp import merge_gradients
 
 
@@ -92,25 +87,6 @@ def test_a_border_that_nothing_needs_is_left_out() -> None:
 def test_no_bucket_ends_behind_a_gradient_without_bytes() -> None:
     """No limit could close it there: 0 more bytes reach nothing that was not reached before."""
     assert find_best_buckets([1, 1, 2], [4, 0, 4], line(0, 1)).ends == (1, 3)
-
-
-models = st.lists(st.integers(1, 3 * MIB), min_size=1, max_size=12)
-
-
-@given(models, st.data())
-def test_torch_forms_exactly_these_buckets_from_the_list(elements: list[int], data: st.DataObject) -> None:
-    """Through torch's own reading of the setting and its own assignment, on tensors that hold no memory."""
-    borders = data.draw(st.sets(st.integers(1, len(elements))))
-    ends = tuple(sorted(borders | {len(elements)}))
-    tensors = [torch.empty(1).expand(numel) for numel in elements]
-    caps_mb = list_caps_mb([4 * numel for numel in elements], ends)
-    torchs = _BucketCapacityConfig.create(None, list(caps_mb), use_python_reducer=False)  # type: ignore[arg-type]
-    assert torchs.per_bucket_bytes_caps == bucket_limits(None, caps_mb)
-    _, limits = torchs.compute_bucket_size_limits(static_graph=False, find_unused_parameters=False)
-    buckets, _ = dist._compute_bucket_assignment_by_size(
-        tensors, limits, [False] * len(tensors), list(range(len(tensors)))
-    )
-    assert [bucket[-1] + 1 for bucket in buckets] == list(ends)
 
 
 def test_caps_are_as_round_as_they_may_be() -> None:

@@ -57,4 +57,4 @@ def test_a_report_that_replay_misses_is_refused(tmp_path: Path) -> None:
     write_json(missed, tmp_path / "report.json")
     result = CliRunner().invoke(app, ["forecast", str(tmp_path), "--ranks", "8"])
     assert result.exit_code == 2
-    assert "Replay does not reproduce the step" in result.stderr
+    assert "cannot be forecast: replay does not reproduce its step closely enough." in result.stderr

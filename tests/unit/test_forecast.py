@@ -1,18 +1,14 @@
-"""The same job on other numbers of ranks: by hand, today's number exactly, and never faster with more of them."""
+"""The same job on other numbers of ranks: by hand, today's number exactly, and what stands in the way."""
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from advisor.all_reduce import count_ring_messages, count_tree_messages, traffic_factor
 from advisor.errors import UsageError
-from advisor.forecast import forecast_ranks
-from advisor.replay import NUM_DRAWS, Job, predict
+from advisor.forecast import find_obstacle, forecast_ranks
+from advisor.replay import NUM_DRAWS, Job, check_baseline, predict
 from advisor.schema import CommDraw, Estimate
 from tests.job_builders import MB, MS, build_comm_model, build_config, build_job, exactly
 
@@ -88,36 +84,21 @@ def test_a_broken_line_keeps_its_kinks_and_steepens_as_a_whole() -> None:
     assert rows[0].step_ns == predict(job, build_config()).step_ns
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 1000), st.integers(1, 500)), min_size=1, max_size=8),
-    st.floats(0, 50),
-    st.floats(1, 3),
-    st.sampled_from([1, 2]),
-    st.sampled_from(["gloo", "nccl"]),
-)
-def test_fewer_ranks_are_never_forecast_slower(
-    gradients: list[tuple[int, int]], alpha_ns: float, slowdown: float, concurrency: int, backend: str
-) -> None:
-    """With the same work for each rank fewer of them send fewer bytes in fewer messages."""
-    job = build_job(
-        [(ready / MS, size) for ready, size in sorted(gradients)],
-        backward_ms=1000 / MS,
-        concurrency=concurrency,
-        compute_slowdown=fitted(slowdown),
-        communication_slowdown=fitted(slowdown),
-    )
-    job = Job(job.profile, job.calibration, build_comm_model(alpha_ns, 1))
-    rows = forecast_ranks(job, build_config(backend=backend, bucket_cap_mb=0.0), [1, 2, 3, 5, 8, 64]).rows
-    for few, many in pairwise(rows):
-        assert few.step_ns.value <= many.step_ns.value + 1e-6
-        assert few.step_ns.low <= many.step_ns.low + 1e-6
-        assert few.step_ns.high <= many.step_ns.high + 1e-6
+@pytest.mark.parametrize("asked", [0, -4])
+def test_a_number_of_ranks_that_cannot_be_meant_is_refused(asked: int) -> None:
+    with pytest.raises(UsageError, match=f"{asked} ranks cannot be forecast"):
+        forecast_ranks(build_job([(2, MB)], backward_ms=2), build_config(), [asked])
 
 
-@pytest.mark.parametrize(
-    ("today", "asked", "sentence"),
-    [(1, 8, "profile two ranks"), (2, 0, "0 ranks cannot be forecast"), (2, -4, "-4 ranks cannot be")],
-)
-def test_what_cannot_be_forecast_is_refused(today: int, asked: int, sentence: str) -> None:
-    with pytest.raises(UsageError, match=sentence):
-        forecast_ranks(build_job([(2, MB)], backward_ms=2), build_config(world_size=today), [asked])
+def test_what_stands_in_the_way_of_a_forecast_is_named() -> None:
+    job, config = build_job([(2, MB)], backward_ms=2), build_config()
+    close = check_baseline(job, config, exactly(3 * MS))
+    far = check_baseline(job, config, exactly(9 * MS))
+    alone = Job(job.profile, job.calibration, replace(job.model, complete=False))
+    one_size = Job(job.profile, job.calibration, replace(job.model, latency_known=False))
+    assert find_obstacle(job, config, close) is None
+    assert "unknown" in str(find_obstacle(None, config, close))
+    assert "one rank" in str(find_obstacle(job, build_config(world_size=1), close))
+    assert "replay" in str(find_obstacle(job, config, far))
+    assert "missing" in str(find_obstacle(alone, config, close))
+    assert "latency" in str(find_obstacle(one_size, config, close))
