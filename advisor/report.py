@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 import msgspec
 
 from advisor.alarms import ALARMS
+from advisor.bucketing import DEFAULT_BUCKET_CAP_MB
 from advisor.calibrate import CONCURRENCY, Calibrated, calibrate
 from advisor.collectives import match_collectives
 from advisor.comm_model import CommFit, collect_transfers, fit_sources
@@ -134,6 +135,13 @@ def _note_quality(run: RunObservation, calibrated: Calibrated, config: DDPConfig
     if config is not None and calibrated.profile is None:
         notes.append(
             QualityNote(message="The buckets' bytes are unknown, so nothing can be replayed. Use a newer torch.")
+        )
+    if config is not None and config.bucket_cap_mb == DEFAULT_BUCKET_CAP_MB and config.caps_first_bucket:
+        notes.append(
+            QualityNote(
+                message="bucket_cap_mb=25 is not the default: left unset, DDP's first bucket is one of 1 MiB, so that "
+                "communication starts earlier."
+            )
         )
     notes += [QualityNote(message=f"Assumed: {assumption}.") for assumption in calibrated.calibration.assumed]
     return notes

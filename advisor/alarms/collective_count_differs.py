@@ -11,6 +11,9 @@ from advisor.verdict import Analysis
 FEWEST_STEPS = 2
 """One step alone may have lost an event."""
 
+BETWEEN_TWO = "send_recv"
+"""The kind that only some ranks call."""
+
 Call = tuple[str, str]
 """Process group and kind."""
 
@@ -18,7 +21,8 @@ Call = tuple[str, str]
 def check(analysis: Analysis) -> Alarm | None:
     """Raises the alarm where a rank calls a kind of collective more or less often than most ranks do, step by step.
 
-    Only what all ranks call in a step is compared: ranks may belong to different process groups.
+    Only what all ranks call in a step is compared: ranks may belong to different process groups. Kernels that do not
+    tell their group may be of any.
     """
     if analysis.world_size == 1:
         return None
@@ -26,6 +30,7 @@ def check(analysis: Analysis) -> Alarm | None:
     other: dict[Call, dict[Place, int]] = defaultdict(dict)
     for step, of_rank in counts.items():
         shared = set.intersection(*(set(calls) for calls in of_rank.values()))
+        shared = {call for call in shared if call[1] != BETWEEN_TWO}
         for call in shared:
             usual = Counter(calls[call] for calls in of_rank.values()).most_common(1)[0][0]
             other[call] |= {
@@ -68,6 +73,7 @@ def count_calls(analysis: Analysis) -> dict[int, dict[int, Counter[Call]]]:
             if step.find_spans("backward"):
                 counts[step.number][rank.rank] = Counter()
         for collective in rank.collectives:
-            if collective.step in counts and rank.rank in counts[collective.step] and collective.kind != "send_recv":
+            is_known = collective.process_group != "" or rank.device_type == "cpu"
+            if is_known and collective.step in counts and rank.rank in counts[collective.step]:
                 counts[collective.step][rank.rank][collective.process_group, str(collective.kind)] += 1
     return {step: of_rank for step, of_rank in counts.items() if len(of_rank) > 1}

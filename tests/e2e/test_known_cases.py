@@ -270,6 +270,18 @@ def test_a_cap_in_the_wrong_unit_is_suspected(run_with_a_huge_cap: Path) -> None
     assert "bucket_cap_mb=11)" in alarm.code_fix
 
 
+def test_25_is_not_the_default(run_with_a_huge_cap: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(run_with_a_huge_cap, tmp_path / "run")
+    manifest = read_json(RunManifest, run / "manifest.json")
+
+    def count_notes(cap: float | None) -> int:
+        ddp = msgspec.structs.replace(manifest.ddp, bucket_cap_mb=cap)
+        write_json(msgspec.structs.replace(manifest, ddp=ddp), run / "manifest.json")
+        return sum("25 is not the default" in note.message for note in analyze([run], holistic=False).notes)
+
+    assert (count_notes(25.0), count_notes(None)) == (1, 0)
+
+
 def test_a_harmful_environment_is_told_and_a_strict_analysis_fails_on_errors_only(
     run_with_a_huge_cap: Path, tmp_path: Path
 ) -> None:

@@ -239,6 +239,43 @@ def test_collectives_that_were_launched_and_not_recorded_are_no_silent_backward(
     assert codes(analyze_ranks(*ranks)) == {"no_communication"}
 
 
+def record_on_gpu(rank: int, launches: tuple[bool, ...], group: str = "0") -> RankTrace:
+    """Micro-steps whose kernels run long after the host has left them; `launches` says which ones reduce."""
+    trace = RankTrace(rank=rank, backend="nccl")
+    for number in range(NUM_STEPS):
+        start = number * 10_000.0
+        trace.step(3 + number, start, start + 10_000)
+        for place, reduces in enumerate(launches):
+            begin = start + 1_000 * place
+            trace.forward(begin + 20, begin + 200)
+            trace.node(begin + 300, begin + 310)
+            trace.gradient(begin + 320, begin + 330, 8000)
+            trace.kernel(begin + 322, begin + 30_000, begin + 30_100)
+            if reduces:
+                trace.nccl(begin + 324, begin + 30_100, begin + 30_200, 8000, group=group)
+        trace.optimizer(start + 9_000, start + 9_050)
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("launches", "found"),
+    [
+        ((False, True), set()),
+        ((True, True), {"redundant_synchronization"}),
+        ((False, False), {"unsynced_last_micro_batch"}),
+        ((True, False), {"unsynced_last_micro_batch"}),
+    ],
+)
+def test_kernels_belong_to_the_micro_step_that_launched_them(launches: tuple[bool, ...], found: set[AlarmCode]) -> None:
+    assert codes(analyze_ranks(*(record_on_gpu(rank, launches) for rank in (0, 1)))) == found
+
+
+def test_counts_of_kernels_that_do_not_tell_their_group_are_not_compared() -> None:
+    for group, found in (("", False), ("0", True)):
+        ranks = [record_on_gpu(rank, launches, group) for rank, launches in enumerate(((False, True), (True, True)))]
+        assert ("collective_count_differs" in codes(analyze_ranks(*ranks))) == found
+
+
 @pytest.mark.parametrize(
     ("gradients", "buckets", "left_out"),
     [
