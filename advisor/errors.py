@@ -3,6 +3,7 @@
 AdvisorError                 exit 2   anything a person can act on
 ├── UsageError               exit 2   an option or argument that cannot be meant
 ├── InputError               exit 2   a path, file or folder that cannot be read as what it should be
+│   ├── MixedRanksError      exit 2   a file that holds more than one recording
 │   └── SchemaVersionError   exit 2   a file written by a newer version than this one
 ├── RunError                 exit 2   a training process that failed, hung or could not be started
 └── CheckFailedError         exit 1   a check that a person asked for said no
@@ -25,6 +26,10 @@ class UsageError(AdvisorError):
 
 class InputError(AdvisorError):
     """A path, file or folder that cannot be read as what it should be."""
+
+
+class MixedRanksError(InputError):
+    """A file that holds more than one recording, as when several ranks write into it."""
 
 
 class SchemaVersionError(InputError):

@@ -22,6 +22,7 @@ Check = Callable[[RunExamination], Finding | None]
 
 FINDINGS: tuple[Check, ...] = (
     files.no_trace,
+    files.mixed_ranks,
     files.unreadable_files,
     files.unknown_world_size,
     files.single_rank,

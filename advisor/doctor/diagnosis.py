@@ -11,7 +11,7 @@ from typing import Final
 from advisor.doctor import FINDINGS
 from advisor.doctor.examination import RankExamination, RunExamination, examine_rank
 from advisor.doctor.recipe import write_recipe
-from advisor.errors import InputError
+from advisor.errors import InputError, MixedRanksError
 from advisor.readers.display import list_names
 from advisor.readers.run import read_rank
 from advisor.readers.run_files import FoundRuns, RankFiles, RunFiles, find_runs
@@ -66,7 +66,7 @@ def diagnose(
     else:
         run, notes = _examine(_take_for_run(found), on_file)
         left_out = list(run.left_out)
-        runs = [_conclude(replace(run, left_out=found.failures), notes)]
+        runs = [_conclude(replace(run, left_out=found.failures, num_mixed=0), notes)]
     return Diagnosis(
         tool_version=find_tool_version(),
         source=found.source,
@@ -98,6 +98,7 @@ def _examine(files: RunFiles, on_file: Callable[[str], None]) -> tuple[RunExamin
     """Reads the ranks one after the other and keeps no events; what cannot be read does not stop the others."""
     ranks: dict[int, RankExamination] = {}
     left_out: list[str] = []
+    num_mixed = 0
     notes = [*files.notes]
     for rank_files in files.ranks:
         on_file(rank_files.sources[0].name)
@@ -105,6 +106,7 @@ def _examine(files: RunFiles, on_file: Callable[[str], None]) -> tuple[RunExamin
             trace, about = read_rank(rank_files)
         except InputError as error:
             left_out.append(str(error))
+            num_mixed += isinstance(error, MixedRanksError)
             continue
         if trace.rank in ranks:
             left_out.append(f"{trace.file} is rank {trace.rank}, as is {ranks[trace.rank].files[0]}: give one of them.")
@@ -117,6 +119,7 @@ def _examine(files: RunFiles, on_file: Callable[[str], None]) -> tuple[RunExamin
         manifest=files.manifest,
         left_out=tuple(left_out),
         num_unranked=files.num_unranked,
+        num_mixed=num_mixed,
     )
     return examined, tuple(notes)
 

@@ -69,6 +69,8 @@ class RunExamination:
     """A sentence for each file that could not be read."""
     num_unranked: int
     """Files that tell no rank."""
+    num_mixed: int
+    """Files into which several ranks wrote; they are among those that are left out."""
 
     @property
     def world_size(self) -> int | None:

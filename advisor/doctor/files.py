@@ -30,19 +30,34 @@ def no_trace(run: RunExamination) -> Finding | None:
     )
 
 
+def mixed_ranks(run: RunExamination) -> Finding | None:
+    """Files into which several ranks wrote."""
+    if not run.num_mixed:
+        return None
+    return Finding(
+        code="mixed_ranks",
+        severity="warning" if run.ranks else "error",
+        message="One file holds several recordings."
+        if run.num_mixed == 1
+        else f"{run.num_mixed} files hold several recordings each.",
+        cost="Nothing tells which event is of which rank, so such a file is left out.",
+        fix=OWN_FILES,
+        evidence=(Evidence(name="with several recordings", value=run.num_mixed, unit="files"),),
+    )
+
+
 def unreadable_files(run: RunExamination) -> Finding | None:
-    """Files of the run that could not be read."""
-    if not run.left_out:
+    """Files of the run that could not be read, those of several ranks excepted."""
+    number = len(run.left_out) - run.num_mixed
+    if not number:
         return None
     return Finding(
         code="unreadable_files",
         severity="warning" if run.ranks else "error",
-        message=f"What was recorded of {len(run.left_out)} ranks cannot be read."
-        if run.ranks
-        else "Nothing can be read.",
+        message=f"What was recorded of {number} ranks cannot be read." if run.ranks else "Nothing can be read.",
         cost="They count as missing." if run.ranks else "There is nothing to analyse.",
         fix="What is wrong with each file, and what to do about it, is said below.",
-        evidence=(Evidence(name="unreadable", value=len(run.left_out), unit="files"),),
+        evidence=(Evidence(name="unreadable", value=number, unit="files"),),
     )
 
 

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 import pandas as pd
 
-from advisor.errors import InputError
+from advisor.errors import InputError, MixedRanksError
 from advisor.readers.columns import EventColumns
 from advisor.readers.damage import find_damaged_steps, find_damaged_times, list_steps, note_damage
 from advisor.readers.display import list_names, show_name
@@ -78,7 +78,7 @@ def _require_one_rank(processes: list[str], events: pd.DataFrame, file: str) -> 
     elif repeated:
         found = f"of several recordings (step {repeated[0]} is there {steps[repeated[0]]} times)"
     if found:
-        raise InputError(
+        raise MixedRanksError(
             f"{file} holds the events {found}: give every rank a file of its own, as "
             "torch.profiler.tensorboard_trace_handler(folder, worker_name=f'rank{rank}') does."
         )

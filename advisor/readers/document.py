@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from advisor.errors import InputError
+from advisor.errors import InputError, MixedRanksError
 from advisor.readers.events import Batch, EventDecoder
 from advisor.readers.header import find_fields
 from advisor.readers.loose import MALFORMED
@@ -252,7 +252,7 @@ class TraceDocument:
     def _refuse_second(self, text: bytes) -> None:
         found = set(_SECOND.findall(text))
         if b"traceEvents" in found or (found and "distributedInfo" in self.fields):
-            raise InputError(
+            raise MixedRanksError(
                 f"{self._file} holds more than one recording: give every rank a file of its own, as "
                 "torch.profiler.tensorboard_trace_handler(folder, worker_name=f'rank{rank}') does."
             )

@@ -29,10 +29,11 @@ Severity = Literal["error", "warning"]
 Framework = Literal["torch", "hf-trainer", "accelerate", "lightning", "fabric", "mmengine"]
 Quality = Literal["good", "usable", "unusable"]
 FindingCode = Literal[
-    "no_trace", "unreadable_files", "unknown_ranks", "missing_ranks", "shared_path", "unknown_world_size",
-    "single_rank", "damaged_files", "no_device_activity", "no_host_activity", "no_ddp", "no_communication",
-    "no_steps", "no_step_marks", "step_not_called", "no_exchange", "one_step", "few_steps", "warm_up_recorded",
-    "different_steps", "no_collective_sizes", "no_shapes", "unmatched_gradients", "harmful_environment", "stacks",
+    "no_trace", "unreadable_files", "mixed_ranks", "unknown_ranks", "missing_ranks", "shared_path",
+    "unknown_world_size", "single_rank", "damaged_files", "no_device_activity", "no_host_activity", "no_ddp",
+    "no_communication", "no_steps", "no_step_marks", "step_not_called", "no_exchange", "one_step", "few_steps",
+    "warm_up_recorded", "different_steps", "no_collective_sizes", "no_shapes", "unmatched_gradients",
+    "harmful_environment", "stacks",
 ]  # fmt: skip
 FindingSeverity = Literal["error", "warning", "hint"]
 """An error makes a recording unusable, a warning takes something from the answer, a hint takes nothing."""

@@ -174,7 +174,8 @@ def test_two_ranks_in_one_file_are_refused_with_advice(tmp_path: Path, separator
     first, second = (build_rank(rank).to_json() for rank in range(2))
     (tmp_path / "trace.json").write_bytes(first + separator + second)
     run = look_at(tmp_path)
-    assert (run.quality, codes(run)) == ("unusable", ["unreadable_files"])
+    assert (run.quality, codes(run)) == ("unusable", ["mixed_ranks"])
+    assert figures(run, "mixed_ranks") == {"with several recordings": 1}
     assert "give every rank a file of its own" in run.left_out[0]
 
 
