@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-
 Arm = Callable[[list[str]], int]
 """Files to the number of rows or events that were made of them."""
 

@@ -84,7 +84,7 @@ class EventColumns:
             spans = np.append(spans, rows[np.array([link.collective != "" for link in links])])
         if len(spans):
             self._add_collectives(events, spans)
-        if batch.has_shapes and present & (SIZED | SHAPED):
+        if present & (SIZED | SHAPED):
             is_long = batch.end_ns - batch.start_ns >= SHORTEST_SHAPED_NS
             self._add_shapes(events, np.flatnonzero((traits & SIZED) | np.where(is_long, traits & SHAPED, 0)))
         self.num_rows += len(events)

@@ -72,8 +72,6 @@ class Batch:
     """All events, of every phase and category."""
     num_unusable: int
     """Complete events that were left out because they have no time or an impossible one."""
-    has_shapes: bool
-    """Whether an event may have been recorded with its shapes."""
 
 
 class EventDecoder:
@@ -95,7 +93,7 @@ class EventDecoder:
             except msgspec.ValidationError:
                 pass
         try:
-            batch = _time_digits(_DIGIT_TIMES.decode(text), text)
+            batch = _time_digits(_DIGIT_TIMES.decode(text))
         except msgspec.ValidationError:
             return self.decode_loosely(text)
         self._floats_tell = False
@@ -110,7 +108,7 @@ class EventDecoder:
         """
         values = decode_anything(text)
         assert isinstance(values, list), "made of events with brackets around them"
-        return _time_digits([_loosen(value) for value in values], text)
+        return _time_digits([_loosen(value) for value in values])
 
 
 def _keep(events: Sequence[Any], wanted: type[AnyEvent]) -> list[Any]:
@@ -129,16 +127,16 @@ def _decode_floats(text: bytes) -> Batch:
     times_ns = round_times_ns(np.array(times_us, dtype=np.float64))
     if times_ns is None:
         raise msgspec.ValidationError("digits are needed")
-    return _build_batch(text, decoded, events, times_ns)
+    return _build_batch(events, times_ns, len(decoded))
 
 
-def _time_digits(decoded: Sequence[Any], text: bytes) -> Batch:
+def _time_digits(decoded: Sequence[Any]) -> Batch:
     events = _keep(decoded, DigitsEvent)
     times_ns = parse_times_ns([event.ts for event in events] + [event.dur for event in events])
-    return _build_batch(text, decoded, events, times_ns)
+    return _build_batch(events, times_ns, len(decoded))
 
 
-def _build_batch(text: bytes, decoded: Sequence[Any], events: Sequence[AnyEvent], times_ns: Times) -> Batch:
+def _build_batch(events: Sequence[AnyEvent], times_ns: Times, num_decoded: int) -> Batch:
     """Takes the starts of all events, followed by their durations."""
     start_ns, duration_ns = times_ns[: len(events)], times_ns[len(events) :]
     usable = (start_ns != UNUSABLE) & (duration_ns != UNUSABLE) & (duration_ns < LONGEST_NS)
@@ -146,14 +144,7 @@ def _build_batch(text: bytes, decoded: Sequence[Any], events: Sequence[AnyEvent]
     if num_unusable:
         events = [events[place] for place in np.flatnonzero(usable).tolist()]
         start_ns, duration_ns = start_ns[usable], duration_ns[usable]
-    return Batch(
-        events=events,
-        start_ns=start_ns,
-        end_ns=start_ns + np.maximum(duration_ns, 0),
-        num_decoded=len(decoded),
-        num_unusable=num_unusable,
-        has_shapes=b'"Input Dims"' in text,
-    )
+    return Batch(events, start_ns, start_ns + np.maximum(duration_ns, 0), num_decoded, num_unusable)
 
 
 def _loosen(fields: object) -> DigitsEvent | None:
