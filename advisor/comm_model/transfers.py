@@ -50,8 +50,9 @@ def collect_transfers(
     """
     usable = [
         match
-        for match in matched[1:]
-        if match.members[0].step is not None
+        for match in matched
+        if not match.transient
+        and match.members[0].step is not None
         and match.members[0].num_bytes > 0
         and classify_collective(match.members[0]) != "join"
     ]
