@@ -185,6 +185,6 @@ class Report(Struct, frozen=True, kw_only=True):
     """None where no work ran both beside communication and without any."""
     sweep: Sweep | None = None
     forecast: Forecast | None = None
-    """None where replay does not reproduce the step, or there is nothing to replay."""
+    """None where replay does not reproduce the step, a rank is missing, or latency is unknown."""
     holistic: Holistic | None = None
     """None where HolisticTraceAnalysis was not to be asked."""
