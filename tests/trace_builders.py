@@ -8,17 +8,21 @@ streams have threads of their own.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
 from advisor.collectives import MatchedCollective, match_collectives
-from advisor.observation import RankObservation, observe_rank
+from advisor.observation import RankObservation, RunObservation, observe_rank
 from advisor.readers.chrome import read_chrome_trace
 from advisor.schedule import StepSchedule, build_schedules
+from advisor.schema import RunManifest
+from advisor.stragglers import find_waiting
+from advisor.summaries import summarize_steps
 from advisor.tables import Trace
 from advisor.timeline import RankTimeline, build_timeline
+from advisor.verdict import Analysis
 
 MAIN_THREAD = 1
 GLOO_THREADS = (101, 102)
@@ -154,3 +158,21 @@ def lay_out(*ranks: RankTrace) -> Front:
     observations = [observe_rank(rank.read()) for rank in ranks]
     matched = match_collectives([observation.collectives for observation in observations], ranks[0].world_size)
     return Front(observations, matched, build_schedules(observations, matched))
+
+
+def build_analysis(observed: Sequence[RankObservation], manifest: RunManifest | None = None) -> Analysis:
+    """What alarms read of a run, without the models and predictions that they do not."""
+    run = RunObservation(source="run", ranks=tuple(observed), manifest=manifest, notes=())
+    matched = match_collectives([rank.collectives for rank in observed], run.world_size)
+    schedules = build_schedules(observed, matched)
+    return Analysis(
+        config=manifest.ddp if manifest else None,
+        parallelism=run.parallelism,
+        world_size=run.world_size,
+        steps=summarize_steps(observed, schedules, find_waiting(observed, matched)),
+        buckets=tuple(bucket for schedule in schedules for bucket in schedule.buckets),
+        comm_model=None,
+        job=None,
+        baseline=None,
+        run=run,
+    )

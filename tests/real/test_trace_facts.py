@@ -14,6 +14,7 @@ from statistics import median
 import numpy as np
 import pytest
 
+from advisor.alarms import ALARMS
 from advisor.collectives import Collective, MatchedCollective, match_collectives
 from advisor.exchange import StepExchange, classify_collective
 from advisor.intervals import total
@@ -21,6 +22,7 @@ from advisor.observation import RankObservation, observe_rank
 from advisor.readers.run import read_run
 from advisor.tables import Run
 from advisor.timeline import build_timeline
+from tests.trace_builders import build_analysis
 
 Read = Callable[[str], Run]
 Observe = Callable[[str], list[RankObservation]]
@@ -258,3 +260,19 @@ def test_a_bare_array_of_2022_holds_gloos_collectives_without_sizes(trace_corpus
         ("broadcast", 188, -1),
         ("all_reduce", 11717, -1),
     ]
+
+
+# ---------------------------------------------------------------------------------------------------------- alarms
+
+
+@pytest.mark.parametrize("folder", [A100, DLRM, H100, LEGACY, MI300, RTX4090, SAMPLED, TORCHREC])
+def test_no_alarm_is_raised_on_runs_that_are_right(observe: Observe, folder: str) -> None:
+    analysis = build_analysis(observe(folder))
+    assert [alarm.code for check in ALARMS if (alarm := check(analysis)) is not None] == []
+
+
+@pytest.mark.parametrize(("folder", "num_elements"), [(A100, 25_557_032), (DLRM, 394241 + 112 + 226960)])
+def test_what_the_buckets_carry_is_what_the_alarms_compare(observe: Observe, folder: str, num_elements: int) -> None:
+    for rank in observe(folder):
+        assert {update.micro_steps[-1].num_reduced for update in rank.updates} == {num_elements}
+        assert not any(update.ends_silent for update in rank.updates)

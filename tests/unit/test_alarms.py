@@ -16,15 +16,11 @@ import pytest
 
 from advisor.alarms import ALARMS
 from advisor.alarms.reduced_bytes_mismatch import find_left_out
-from advisor.collectives import match_collectives
-from advisor.observation import RunObservation, observe_rank
-from advisor.schedule import build_schedules
+from advisor.observation import observe_rank
 from advisor.schema import Alarm, AlarmCode, DDPConfig, DeviceInfo, ParameterInfo, RunManifest
-from advisor.stragglers import find_waiting
-from advisor.summaries import summarize_steps
 from advisor.verdict import Analysis
 from tests.job_builders import build_config
-from tests.trace_builders import RankTrace
+from tests.trace_builders import RankTrace, build_analysis
 
 NUM_STEPS = 3
 
@@ -85,22 +81,7 @@ def build_manifest(**changes: Any) -> RunManifest:
 
 
 def analyze_ranks(*ranks: RankTrace, manifest: RunManifest | None = None) -> Analysis:
-    """What alarms read, without the models and predictions that they do not."""
-    observed = tuple(observe_rank(rank.read()) for rank in ranks)
-    run = RunObservation(source="run", ranks=observed, manifest=manifest, notes=())
-    matched = match_collectives([rank.collectives for rank in observed], run.world_size)
-    schedules = build_schedules(observed, matched)
-    return Analysis(
-        config=manifest.ddp if manifest else None,
-        parallelism=run.parallelism,
-        world_size=run.world_size,
-        steps=summarize_steps(observed, schedules, find_waiting(observed, matched)),
-        buckets=tuple(bucket for schedule in schedules for bucket in schedule.buckets),
-        comm_model=None,
-        job=None,
-        baseline=None,
-        run=run,
-    )
+    return build_analysis([observe_rank(rank.read()) for rank in ranks], manifest)
 
 
 def raise_alarms(analysis: Analysis) -> tuple[Alarm, ...]:
