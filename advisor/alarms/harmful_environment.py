@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from advisor.alarms._base import find_rows, list_all_places, list_ranks, list_steps
@@ -76,20 +76,30 @@ SETTINGS: tuple[Setting, ...] = (
 )
 
 
+def list_harmful(manifest: RunManifest) -> list[tuple[Setting, str]]:
+    """The variables that harm this run, and their values."""
+    return [
+        (setting, value)
+        for setting in SETTINGS
+        if (value := manifest.environment.get(setting.variable)) is not None and setting.harms(value, manifest)
+    ]
+
+
+def say_harm(found: Sequence[tuple[Setting, str]]) -> str:
+    """What each of them does, and who tells."""
+    return "; ".join(f"{setting.variable}={value} {setting.reason} ({setting.source})" for setting, value in found)
+
+
 def check(analysis: Analysis) -> Alarm | None:
     """Raises the alarm where variables of `SETTINGS` harm this run; only a manifest tells the environment."""
     manifest = analysis.run.manifest
     if manifest is None or analysis.world_size == 1:
         return None
-    found = [
-        (setting, value)
-        for setting in SETTINGS
-        if (value := manifest.environment.get(setting.variable)) is not None and setting.harms(value, manifest)
-    ]
+    found = list_harmful(manifest)
     if not found:
         return None
     places = list_all_places(analysis)
-    told = "; ".join(f"{setting.variable}={value} {setting.reason} ({setting.source})" for setting, value in found)
+    told = say_harm(found)
     names = [setting.variable for setting, _ in found]
     return Alarm(
         code="harmful_environment",

@@ -38,7 +38,7 @@ FINDINGS: tuple[Check, ...] = (
     contents.no_collective_sizes,
     contents.no_shapes,
     contents.unmatched_gradients,
-    contents.harmful_environment,
+    contents.disturbing_environment,
     steps.no_steps,
     steps.no_step_marks,
     steps.step_not_called,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from advisor.alarms import harmful_environment
 from advisor.collectives import Collective
 from advisor.doctor.examination import RankExamination, RunExamination
 from advisor.schema import Evidence, Finding, Parallelism
@@ -16,12 +17,6 @@ OTHERS: dict[Parallelism, str] = {
     "hand_written": "gradients that are reduced by hand",
 }
 UNSPLIT = "Buckets can be merged but not split, so no cap below today's can be tried."
-DISTURBING = {
-    "TORCH_NCCL_ENABLE_TIMING": ("1", "Timing NCCL with events serialises what would overlap (pytorch#143890)."),
-    "CUDA_LAUNCH_BLOCKING": ("1", "The host waits for every kernel, so nothing overlaps."),
-    "TORCH_DISTRIBUTED_DEBUG": ("DETAIL", "The ranks check every collective for consistency before it runs."),
-}
-"""Environment variables with which a job is not what it is without them: the value, and what it does."""
 
 
 def no_device_activity(run: RunExamination) -> Finding | None:
@@ -156,19 +151,18 @@ def unmatched_gradients(run: RunExamination) -> Finding | None:
     )
 
 
-def harmful_environment(run: RunExamination) -> Finding | None:
+def disturbing_environment(run: RunExamination) -> Finding | None:
     """Settings under which a job is not what it is without them."""
-    environment = run.manifest.environment if run.manifest else {}
-    found = {name: cost for name, (value, cost) in DISTURBING.items() if environment.get(name, "").upper() == value}
+    found = harmful_environment.list_harmful(run.manifest) if run.manifest else []
     if not found:
         return None
     return Finding(
         code="harmful_environment",
         severity="warning",
-        message=f"The job ran with {' and '.join(f'{name}={DISTURBING[name][0]}' for name in found)}.",
-        cost=" ".join(found.values()),
-        fix="Unset it and record again.",
-        evidence=tuple(Evidence(name=name, value=1, unit="") for name in found),
+        message=f"The environment disturbs the job: {harmful_environment.say_harm(found)}.",
+        cost="What is measured is not the job that runs without it.",
+        fix="Unset it, or give fewer threads where those are too many, and record again.",
+        evidence=tuple(Evidence(name=f"{setting.variable}={value}", value=1, unit="") for setting, value in found),
     )
 
 
