@@ -235,7 +235,9 @@ def _print_alarms(alarms: Sequence[Alarm], console: Console) -> None:
     if not alarms:
         return
     _print_heading("Alarms", console)
-    for alarm in alarms:
+    for number, alarm in enumerate(alarms):
+        if number:
+            console.print()
         mark, style = _MARKS[alarm.severity]
         text = Text.assemble((f"{mark} ", style), visible(alarm.message), (f"\n{visible(alarm.fix)}", "bold"))
         where = [
@@ -249,7 +251,6 @@ def _print_alarms(alarms: Sequence[Alarm], console: Console) -> None:
         console.print(text)
         if alarm.code_fix:
             console.print(Text(visible_code(alarm.code_fix), "cyan"), soft_wrap=True)
-        console.print()
 
 
 def _print_notes(report: Report, console: Console) -> None:
