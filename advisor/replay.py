@@ -261,17 +261,18 @@ def draw_scenarios(job: Job) -> list[Scenario]:
         alpha_ns=model.segments[0].alpha_ns.value,
         communication_slowdown=calibration.communication_slowdown.value,
         betas_ns_per_byte=tuple(segment.beta_ns_per_byte.value for segment in model.segments),
+        kinks_bytes=model.kinks_bytes,
     )
     normals = _draw_normals()
     drawn = model.draws[: len(normals)] or [_draw_apart(job, row) for row in normals]
     others = [[_shift(t, z, least) for t, z, least in zip(terms, row[3:], LEAST[3:], strict=True)] for row in normals]
     return [
-        _build_scenario(central, model, [term.value for term in terms]),
-        *(_build_scenario(draw, model, other) for draw, other in zip(drawn, others, strict=True)),
+        _build_scenario(central, [term.value for term in terms]),
+        *(_build_scenario(draw, other) for draw, other in zip(drawn, others, strict=True)),
     ]
 
 
-def _build_scenario(draw: CommDraw, model: CommModel, others: Sequence[float]) -> Scenario:
+def _build_scenario(draw: CommDraw, others: Sequence[float]) -> Scenario:
     compute_slowdown, copy_out_ns_per_byte, launch_ns = others
     changes = [after - before for before, after in pairwise(draw.betas_ns_per_byte)]
     return Scenario(
@@ -281,7 +282,7 @@ def _build_scenario(draw: CommDraw, model: CommModel, others: Sequence[float]) -
         communication_slowdown=draw.communication_slowdown,
         copy_out_ns_per_byte=copy_out_ns_per_byte,
         launch_ns=launch_ns,
-        kinks=tuple(zip(model.kinks_bytes, changes, strict=True)),
+        kinks=tuple(zip(draw.kinks_bytes, changes, strict=True)),
     )
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import accuracy, analysis, ddp_overhead, fuzz, parse, start_up, what_if
+from benchmarks import accuracy, analysis, coverage, ddp_overhead, fuzz, parse, start_up, what_if
 
 BENCHMARKS = {
     "start_up": start_up.run,
     "what_if": what_if.run,
     "parse": parse.run,
     "fuzz": fuzz.run,
+    "coverage": coverage.run,
     "ddp_overhead": ddp_overhead.run,
     "accuracy": accuracy.run,
     "analysis": analysis.run,

@@ -41,6 +41,10 @@ class Condition:
         size = f"{self.num_bytes // KIB} KiB" if self.num_bytes < KIB**2 else f"{self.num_bytes // KIB**2} MiB"
         return f"{size} of {self.dtype}, {self.manner}"
 
+    def sorting_key(self) -> tuple[str, bool, int, int]:
+        """By dtype, manner and size."""
+        return self.dtype, self.under_compute, self.in_flight, self.num_bytes
+
     @property
     def manner(self) -> str:
         """How it is measured."""
@@ -130,12 +134,12 @@ class Plan:
                     visit.compute_slowdown for visit in self.visits[condition] if visit.compute_slowdown is not None
                 ),
             )
-            for condition in sorted(self.visits, key=lambda c: (c.dtype, c.under_compute, c.in_flight, c.num_bytes))
+            for condition in sorted(self.visits, key=Condition.sorting_key)
         )
 
     def list_left_out(self) -> tuple[str, ...]:
         """What the budget did not allow: a sentence for each dtype, and one for what is known only roughly."""
-        missing = [condition for condition in self.turns if condition not in self.visits]
+        missing = sorted((c for c in self.turns if c not in self.visits), key=Condition.sorting_key)
         num_sizes = sum(map(len, LEVELS))
         sentences = []
         for dtype in dict.fromkeys(condition.dtype for condition in missing):

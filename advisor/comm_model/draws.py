@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from advisor.comm_model.lines import BETAS, LEAST, LEAST_BETA, Floats, Problems, solve
+from advisor.comm_model.lines import FIRST_BETA, Floats, Problems, solve
 
 NUM_DRAWS = 119
 """So the ends of a 95 % interval are the third value from either end."""
@@ -41,25 +41,21 @@ def draw_lines(problem: Problems, line: Floats, steps: Sequence[str]) -> Floats:
     random = np.random.default_rng(0)
     step_of = np.unique(np.array(steps), return_inverse=True)[1]
     num_steps = int(step_of.max()) + 1
-    centres = random.standard_normal((NUM_DRAWS, line.shape[1])) * _spreads(problem)
+    spreads = problem.terms.spreads
+    centres = random.standard_normal((NUM_DRAWS, len(spreads))) * np.where(np.isfinite(spreads), spreads, 0.0)
     if num_steps < FEWEST_STEPS:
         noise = random.standard_normal((NUM_DRAWS, len(steps))) * problem.terms.noise
         return _solve_in_parts(replace(problem, centres=centres, shifts=noise), line)
     weights = num_steps * random.dirichlet(np.ones(num_steps), size=NUM_DRAWS)
     drawn = _solve_in_parts(replace(problem, centres=centres, weights=weights[:, step_of]), line)
-    return _widen(drawn, line, num_steps)
+    least, most = problem.terms.bounds
+    return np.asarray(np.clip(_widen(drawn, line, num_steps), least, most))
 
 
 def take_interval(values: Floats) -> tuple[float, float]:
     """The ends of the 95 % interval of some draws."""
     low, high = np.quantile(values, [0.025, 0.975], method="weibull")
     return float(low), float(high)
-
-
-def _spreads(problem: Problems) -> Floats:
-    """By column, how far its expected centre is drawn; nothing where nothing is expected."""
-    expected = np.array(problem.terms.spreads)
-    return np.append(np.where(np.isfinite(expected), expected, 0.0), np.zeros(problem.parts.shape[2]))
 
 
 def _widen(drawn: Floats, line: Floats, num_steps: int) -> Floats:
@@ -71,9 +67,10 @@ def _widen(drawn: Floats, line: Floats, num_steps: int) -> Floats:
     few = stats.t.ppf(0.975, num_steps - 1) / stats.norm.ppf(0.975)
     by = float(few * np.sqrt((num_steps + 1) / (num_steps - 1)))
     wide = line + by * (drawn - line)
-    factors = np.minimum(drawn[:, BETAS] / line[:, BETAS], 1.0) ** by
-    wide[:, BETAS] = np.where(factors < 1, factors * line[:, BETAS], wide[:, BETAS])
-    return np.asarray(np.maximum(wide, np.append(LEAST, np.full(line.shape[1] - len(LEAST), LEAST_BETA))))
+    betas = slice(FIRST_BETA, FIRST_BETA + (line.shape[1] - FIRST_BETA + 1) // 2)
+    factors = np.minimum(drawn[:, betas] / line[:, betas], 1.0) ** by
+    wide[:, betas] = np.where(factors < 1, factors * line[:, betas], wide[:, betas])
+    return np.asarray(wide)
 
 
 def _solve_in_parts(problems: Problems, line: Floats) -> Floats:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -20,7 +20,18 @@ import numpy as np
 from advisor.comm_model.bus import LARGE_BYTES, find_bus_share
 from advisor.comm_model.draws import draw_lines, take_interval
 from advisor.comm_model.kinks import find_kinks
-from advisor.comm_model.lines import ALPHA, BETAS, FEWEST_FREE_SAMPLES, GAMMA, Floats, Samples, Terms, fit_line, pose
+from advisor.comm_model.lines import (
+    ALPHA,
+    FEWEST_FREE_SAMPLES,
+    FIRST_BETA,
+    GAMMA,
+    SPREAD_OF_KINK,
+    Floats,
+    Samples,
+    Terms,
+    fit_line,
+    pose,
+)
 from advisor.comm_model.transfers import Transfer
 from advisor.schema import Backend, Basis, CommDraw, CommModel, CommSample, CommSegment, Estimate
 
@@ -76,12 +87,13 @@ def fit_comm_model(transfers: Sequence[Transfer], world_size: int, backend: Back
     )
     known = list_known_kinks(transfers, world_size, backend)
     kinks = find_kinks(samples, terms, known) if complete and has_sizes else ()
+    terms = replace(terms, spread_of_kinks=tuple(0.0 if kink in known else SPREAD_OF_KINK for kink in kinks))
     line, terms = fit_line(samples, terms, kinks)
-    drawn = draw_lines(pose(samples, terms, kinks), line, [f"{t.source} {t.step}" for t in transfers])
+    drawn = draw_lines(pose(samples, terms, [kinks]), line, [f"{t.source} {t.step}" for t in transfers])
     enough = len(transfers) >= line.shape[1] + FEWEST_FREE_SAMPLES
     process_group, kind, dtype = transfers[0].key
-    central, *draws = (_read_solution(row, samples, terms) for row in np.vstack([line, drawn]))
-    segments = _cut_segments(central, draws, kinks)
+    central, *draws = (_read_solution(row, samples, terms, kinks) for row in np.vstack([line, drawn]))
+    segments = _cut_segments(central, draws)
     model = CommModel(
         process_group=process_group,
         kind=kind,
@@ -126,37 +138,35 @@ def _tabulate(transfers: Sequence[Transfer]) -> Samples:
     )
 
 
-def _read_solution(row: Floats, samples: Samples, terms: Terms) -> CommDraw:
+def _read_solution(row: Floats, samples: Samples, terms: Terms, kinks: Sequence[float]) -> CommDraw:
+    betas, moved = np.split(row[FIRST_BETA:], [len(kinks) + 1])
     return CommDraw(
         alpha_ns=float(np.exp(row[ALPHA])) * terms.usual_latency_ns if terms.spread_of_alpha else 0.0,
         communication_slowdown=1 + float(row[GAMMA]),
-        betas_ns_per_byte=tuple(float(beta) * samples.ns_per_byte if beta > NO_BETA else 0.0 for beta in row[BETAS]),
+        betas_ns_per_byte=tuple(float(beta) * samples.ns_per_byte if beta > NO_BETA else 0.0 for beta in betas),
+        kinks_bytes=tuple(float(kink) for kink in np.array(kinks) * np.exp(moved)),
     )
 
 
-def _cut_segments(central: CommDraw, draws: Sequence[CommDraw], kinks: Sequence[float]) -> tuple[CommSegment, ...]:
-    edges = (0, *(round(kink) for kink in kinks))
-    segments = []
-    for index, edge in enumerate(edges):
-        segments.append(
-            CommSegment(
-                alpha_ns=_estimate(_start(central, edges, index), [_start(d, edges, index) for d in draws]),
-                beta_ns_per_byte=_estimate(
-                    central.betas_ns_per_byte[index], [d.betas_ns_per_byte[index] for d in draws]
-                ),
-                from_bytes=edge,
-                to_bytes=edges[index + 1] if index + 1 < len(edges) else None,
-            )
+def _cut_segments(central: CommDraw, draws: Sequence[CommDraw]) -> tuple[CommSegment, ...]:
+    edges = (0, *(round(kink) for kink in central.kinks_bytes))
+    return tuple(
+        CommSegment(
+            alpha_ns=_estimate(_start(central, index), [_start(draw, index) for draw in draws]),
+            beta_ns_per_byte=_estimate(
+                central.betas_ns_per_byte[index], [draw.betas_ns_per_byte[index] for draw in draws]
+            ),
+            from_bytes=edge,
+            to_bytes=edges[index + 1] if index + 1 < len(edges) else None,
         )
-    return tuple(segments)
-
-
-def _start(draw: CommDraw, edges: Sequence[int], index: int) -> float:
-    """Where the line of a segment would start at zero bytes, so that it meets the one before at their kink."""
-    changes = pairwise(draw.betas_ns_per_byte[: index + 1])
-    return draw.alpha_ns - sum(
-        edge * (after - before) for edge, (before, after) in zip(edges[1:], changes, strict=False)
+        for index, edge in enumerate(edges)
     )
+
+
+def _start(draw: CommDraw, index: int) -> float:
+    """Where the line of a segment would start at zero bytes, so that it meets the one before at their kink."""
+    betas = draw.betas_ns_per_byte
+    return draw.alpha_ns - sum(kink * (betas[k + 1] - betas[k]) for k, kink in enumerate(draw.kinks_bytes[:index]))
 
 
 def _find_busbw(segment: CommSegment, share: float | None) -> Estimate | None:

@@ -14,12 +14,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from advisor.comm_model.lines import DELTA, GAMMA, Floats, Samples, Terms, fit_line, guess, pose, solve, split_bytes
+from advisor.comm_model.lines import DELTA, GAMMA, Floats, Samples, Terms, fit_line, guess, pose, solve
 
 MOST_SEARCHED = 3
 FEWEST_BESIDE = 2
 """Sizes within each segment, its ends not counted."""
-STRONG_EVIDENCE = 6.0
+VERY_STRONG_EVIDENCE = 10.0
+"""By how much the criterion has to fall for a kink that was searched."""
+EXPECTED_ERROR = 0.03
+"""Of the median of one size; beyond, it counts less and less."""
 SMALLEST_ERROR = 0.01
 """No segment is bought to explain less."""
 STEPS_BETWEEN_SIZES = 4
@@ -34,23 +37,38 @@ def find_kinks(samples: Samples, terms: Terms, known: Sequence[float]) -> Kinks:
     """The kinks that pay for themselves, in bytes, ascending."""
     medians = _take_medians(samples, terms)
     sizes = medians.num_bytes
-    kinks: Kinks = ()
-    spent = 0
-    score = _score(medians, terms, [kinks], spent)[0]
+    fixed: Kinks = ()
+    score = _score(medians, terms, [fixed], 0)[0]
     for kink in known:
-        with_it = _insert(kinks, kink)
-        if _has_room(sizes, with_it) and (better := _score(medians, terms, [with_it], spent + 1)[0]) < score:
-            kinks, score, spent = with_it, better, spent + 1
+        with_it = _join(fixed, kink)
+        if _has_room(sizes, with_it):
+            better = _score(medians, terms, [with_it], len(with_it))[0]
+            fixed, score = (with_it, better) if better < score else (fixed, score)
+    searched: Kinks = ()
     for _ in range(MOST_SEARCHED):
-        candidates = [with_it for place in _list_places(sizes) if _has_room(sizes, with_it := _insert(kinks, place))]
-        if not candidates:
+        more, better = _place_one_more(medians, terms, fixed, searched)
+        if better + VERY_STRONG_EVIDENCE >= score:
             break
-        scores = _score(medians, terms, candidates, spent + 2)
+        searched, score = more, better
+    return _join(fixed, *searched)
+
+
+def _place_one_more(medians: Samples, terms: Terms, fixed: Kinks, searched: Kinks) -> tuple[Kinks, float]:
+    """The best place for one more kink, then anew for each before it, given the others; and the score of them all."""
+    sizes = medians.num_bytes
+    num_fitted = len(fixed) + 2 * (len(searched) + 1)
+    if len(sizes) < num_fitted + 3:  # latency and first slope are fitted too, and one size has to judge
+        return searched, np.inf
+    others, ours, score = searched, searched, np.inf
+    for _ in range(len(searched) + 1):
+        places = [place for place in _list_places(sizes) if _has_room(sizes, _join(fixed, *others, place))]
+        if not places:
+            return searched, np.inf
+        scores = _score(medians, terms, [_join(fixed, *others, place) for place in places], num_fitted)
         best = int(np.argmin(scores))
-        if scores[best] + STRONG_EVIDENCE >= score:
-            break
-        kinks, score, spent = candidates[best], scores[best], spent + 2
-    return kinks
+        ours, score = (*others, places[best]), scores[best]
+        others = ours[1:]
+    return ours, score
 
 
 def _take_medians(samples: Samples, terms: Terms) -> Samples:
@@ -65,9 +83,9 @@ def _take_medians(samples: Samples, terms: Terms) -> Samples:
 
 def _score(medians: Samples, terms: Terms, candidates: Sequence[Kinks], spent: int) -> Floats:
     """The criterion of each candidate; all have equally many kinks."""
-    parts = np.stack([split_bytes(medians.num_bytes, kinks) for kinks in candidates])
-    problems = replace(pose(medians, replace(terms, noise=SMALLEST_ERROR * 3), candidates[0]), parts=parts)
-    errors, _ = problems.evaluate(solve(problems, guess(medians, terms, parts.shape[2])))
+    fixed = replace(terms, noise=EXPECTED_ERROR, spread_of_kinks=(0.0,) * len(candidates[0]))
+    problems = pose(medians, fixed, candidates)
+    errors, _ = problems.evaluate(solve(problems, guess(medians, fixed)))
     num = len(medians.num_bytes)
     squares = np.mean(errors**2, axis=1) + SMALLEST_ERROR**2
     return np.asarray(num * np.log(squares) + spent * np.log(num))
@@ -88,5 +106,5 @@ def _has_room(sizes: Floats, kinks: Kinks) -> bool:
     return bool(np.all(inside.sum(axis=0) >= FEWEST_BESIDE))
 
 
-def _insert(kinks: Kinks, kink: float) -> Kinks:
-    return tuple(sorted((*kinks, kink)))
+def _join(kinks: Kinks, *others: float) -> Kinks:
+    return tuple(sorted((*kinks, *others)))

@@ -17,16 +17,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
-ALPHA, GAMMA, DELTA, BETAS = 0, 1, 2, slice(3, None)
-"""Columns of a solution: ln(alpha / usual latency), gamma, delta, and by segment beta over the samples' ns per byte."""
-LEAST = np.array([-12.0, 0.0, -np.inf])
-"""Below this no column is, and no beta is below zero."""
+ALPHA, GAMMA, DELTA, FIRST_BETA = 0, 1, 2, 3
+"""Columns of a solution: ln(alpha / usual latency), gamma, delta, by segment beta over the samples' ns per byte, and by
+kink ln(kink / where it was found)."""
 CAUCHY = 2.385
 """Errors beyond this many standard deviations count less and less: 95 % efficient where noise is normal."""
 ROUGH_NOISE = 0.3
@@ -38,8 +38,10 @@ FEWEST_FREE_SAMPLES = 3
 """Samples beyond the number of columns below which their spread says nothing."""
 LEAST_BETA = 1e-9
 """In units of the column: practically zero, yet the logarithm of a line without latency exists."""
-MOST_STEPS = 60
-CONVERGED = 1e-6
+SPREAD_OF_KINK = 0.5
+"""How far a kink that was searched may lie from the sampled size beside it, as a difference of logarithms."""
+MOST_STEPS = 40
+CONVERGED = 1e-4
 """In units of a column, which are all about 1."""
 
 
@@ -52,7 +54,7 @@ class Samples:
     busy: Floats
     elsewhere: Floats
 
-    @property
+    @cached_property
     def ns_per_byte(self) -> float:
         """Of the largest messages."""
         large = self.num_bytes >= 0.9 * self.num_bytes.max()
@@ -67,13 +69,24 @@ class Terms:
     spread_of_alpha: float
     spread_of_gamma: float
     spread_of_delta: float
+    spread_of_kinks: tuple[float, ...] = ()
     noise: float = ROUGH_NOISE
     """Standard deviation of the samples' relative errors."""
 
     @property
-    def spreads(self) -> tuple[float, float, float]:
-        """By column, the betas excepted: of those nothing is expected."""
-        return self.spread_of_alpha, self.spread_of_gamma, self.spread_of_delta
+    def spreads(self) -> Floats:
+        """By column; of the betas nothing is expected."""
+        betas = [np.inf] * (len(self.spread_of_kinks) + 1)
+        first = [self.spread_of_alpha, self.spread_of_gamma, self.spread_of_delta]
+        return np.array([*first, *betas, *self.spread_of_kinks])
+
+    @property
+    def bounds(self) -> tuple[Floats, Floats]:
+        """By column, what it is at least and at most."""
+        num_kinks = len(self.spread_of_kinks)
+        least = np.array([-12.0, 0.0, -np.inf, *[LEAST_BETA] * (num_kinks + 1), *[-np.log(2)] * num_kinks])
+        most = np.array([np.inf] * (FIRST_BETA + num_kinks + 1) + [np.log(2)] * num_kinks)
+        return least, most
 
 
 @dataclass(frozen=True)
@@ -82,8 +95,8 @@ class Problems:
 
     samples: Samples
     terms: Terms
-    parts: Floats
-    """Bytes of each message within each segment, as `split_bytes` gives them: shape (problems, samples, segments)."""
+    kinks: Floats
+    """Where they were found, in bytes, ascending: shape (problems, kinks)."""
     weights: Floats
     """How often each sample counts: shape (problems, samples)."""
     centres: Floats
@@ -94,9 +107,8 @@ class Problems:
     @property
     def precision(self) -> Floats:
         """By column, how strongly it is held to its centre."""
-        spreads = np.array(self.terms.spreads)
-        held = np.where(spreads > 0, 1 / np.maximum(spreads, 1e-9), 1.0)  # a term left out stays where it is
-        return np.append(held, np.zeros(self.parts.shape[2])) ** 2
+        spreads = self.terms.spreads
+        return np.asarray(np.where(spreads > 0, 1 / np.maximum(spreads, 1e-9), 1.0) ** 2)  # what is left out stays
 
     def take(self, rows: npt.NDArray[np.int64]) -> Problems:
         """Some of the problems."""
@@ -106,15 +118,21 @@ class Problems:
     def evaluate(self, solutions: Floats) -> tuple[Floats, Floats]:
         """ln(fitted / measured time), shape (problems, samples), and its slopes by column as a third axis."""
         samples, terms = self.samples, self.terms
-        parts = self.parts * samples.ns_per_byte
         alpha = np.exp(solutions[:, ALPHA, None]) * terms.usual_latency_ns * (terms.spread_of_alpha > 0)
-        line = alpha + np.matmul(parts, solutions[:, BETAS, None])[:, :, 0]
+        num_kinks = self.kinks.shape[1]
+        betas = solutions[:, FIRST_BETA : FIRST_BETA + num_kinks + 1] * samples.ns_per_byte
+        kinks = self.kinks * np.exp(solutions[:, FIRST_BETA + num_kinks + 1 :])
+        parts = split_bytes(samples.num_bytes, kinks)
+        line = alpha + np.matmul(parts, betas[:, :, None])[:, :, 0]
         busy = samples.busy * (terms.spread_of_gamma > 0)
         slower = 1 + solutions[:, GAMMA, None] * busy
         elsewhere = samples.elsewhere * (terms.spread_of_delta > 0)
         errors = np.log(line * slower / samples.times_ns) + solutions[:, DELTA, None] * elsewhere - self.shifts
         by = np.stack([alpha / line, busy / slower, np.broadcast_to(elsewhere, line.shape)], axis=2)
-        return errors, np.concatenate([by, parts / line[:, :, None]], axis=2)
+        by_beta = parts * samples.ns_per_byte / line[:, :, None]
+        bends = (betas[:, :-1] - betas[:, 1:]) * kinks * (np.array(terms.spread_of_kinks) > 0)
+        by_kink = (samples.num_bytes[:, None] > kinks[:, None, :]) * bends[:, None, :] / line[:, :, None]
+        return errors, np.concatenate([by, by_beta, by_kink], axis=2)
 
     def sum_losses(self, solutions: Floats, errors: Floats) -> Floats:
         """What is minimised, by problem."""
@@ -123,32 +141,33 @@ class Problems:
         return np.asarray(data + np.sum(self.precision * (solutions - self.centres) ** 2, axis=1))
 
 
-def pose(samples: Samples, terms: Terms, kinks: Sequence[float]) -> Problems:
-    """One problem: every sample counts once, and nothing is drawn."""
-    parts = split_bytes(samples.num_bytes, kinks)[None]
-    num = len(samples.num_bytes)
-    return Problems(samples, terms, parts, np.ones((1, num)), np.zeros((1, 3 + parts.shape[2])), np.zeros((1, num)))
+def pose(samples: Samples, terms: Terms, kinks: Sequence[Sequence[float]]) -> Problems:
+    """A problem for each choice of kinks: every sample counts once, and nothing is drawn."""
+    ones, zeros = np.ones((1, len(samples.num_bytes))), np.zeros((1, len(samples.num_bytes)))
+    return Problems(samples, terms, np.array(kinks, dtype=np.float64), ones, np.zeros((1, len(terms.spreads))), zeros)
 
 
-def split_bytes(num_bytes: Floats, kinks: Sequence[float]) -> Floats:
-    """Bytes of each message within each segment, shape (messages, segments).
+def split_bytes(num_bytes: Floats, kinks: Floats) -> Floats:
+    """Bytes of each message within each segment, shape (problems, messages, segments); kinks are (problems, kinks).
 
     Example: 7 bytes with a kink at 5 are 5 in the first segment and 2 in the second.
     """
-    edges = np.array([0.0, *kinks, np.inf])
-    return np.asarray(np.clip(num_bytes[:, None], edges[:-1], edges[1:]) - edges[:-1])
+    starts = np.concatenate([np.zeros((len(kinks), 1)), kinks], axis=1)[:, None, :]
+    ends = np.concatenate([kinks, np.full((len(kinks), 1), np.inf)], axis=1)[:, None, :]
+    return np.asarray(np.clip(num_bytes[None, :, None], starts, ends) - starts)
 
 
-def guess(samples: Samples, terms: Terms, num_segments: int) -> Floats:
+def guess(samples: Samples, terms: Terms) -> Floats:
     """Where to start: the smallest message is all latency, the largest all bytes; shape (1, columns)."""
     alpha = np.log(samples.times_ns[np.argmin(samples.num_bytes)] / terms.usual_latency_ns)
-    return np.array([[alpha if terms.spread_of_alpha else 0.0, 0.0, 0.0, *[1.0] * num_segments]])
+    num_kinks = len(terms.spread_of_kinks)
+    return np.array([[alpha if terms.spread_of_alpha else 0.0, 0.0, 0.0, *[1.0] * (num_kinks + 1), *[0.0] * num_kinks]])
 
 
 def fit_line(samples: Samples, terms: Terms, kinks: Sequence[float]) -> tuple[Floats, Terms]:
     """The solution for all samples, shape (1, columns), and `terms` with the noise as it was found."""
-    problem = pose(samples, terms, kinks)
-    rough = solve(problem, guess(samples, terms, problem.parts.shape[2]))
+    problem = pose(samples, terms, [kinks])
+    rough = solve(problem, guess(samples, terms))
     noise = _measure_noise(problem.evaluate(rough)[0][0], rough.shape[1])
     known = replace(terms, noise=noise)
     return solve(replace(problem, terms=known), rough), known
@@ -156,14 +175,14 @@ def fit_line(samples: Samples, terms: Terms, kinks: Sequence[float]) -> tuple[Fl
 
 def solve(problems: Problems, start: Floats) -> Floats:
     """The solution of each problem, shape (problems, columns), beginning at `start`, shape (problems or 1, columns)."""
-    num = max(len(start), len(problems.parts), len(problems.weights), len(problems.centres), len(problems.shifts))
+    num = max(len(start), len(problems.kinks), len(problems.weights), len(problems.centres), len(problems.shifts))
     found = np.broadcast_to(start, (num, start.shape[1])).copy()
-    least = np.append(LEAST, np.full(start.shape[1] - len(LEAST), LEAST_BETA))
+    least, most = problems.terms.bounds
     damping = np.full(num, 1e-3)
     errors, slopes = problems.evaluate(found)
     losses = problems.sum_losses(found, errors)
     for _ in range(MOST_STEPS):
-        moved = np.maximum(found - _step(problems, (found, errors, slopes), damping, least), least)
+        moved = np.clip(found - _step(problems, (found, errors, slopes), damping), least, most)
         their_errors, their_slopes = problems.evaluate(moved)
         their_losses = problems.sum_losses(moved, their_errors)
         better = their_losses <= losses
@@ -178,14 +197,15 @@ def solve(problems: Problems, start: Floats) -> Floats:
     return found
 
 
-def _step(problems: Problems, at: tuple[Floats, Floats, Floats], damping: Floats, least: Floats) -> Floats:
-    """Minus the damped Gauss-Newton step; a column that is at its least and would fall further stays."""
+def _step(problems: Problems, at: tuple[Floats, Floats, Floats], damping: Floats) -> Floats:
+    """Minus the damped Gauss-Newton step; a column that is at one of its bounds and would go beyond stays."""
     found, errors, slopes = at
+    least, most = problems.terms.bounds
     weights = problems.weights / (1 + (errors / (CAUCHY * problems.terms.noise)) ** 2) / problems.terms.noise**2
-    weighted = slopes * weights[:, :, None]
-    curvature = np.einsum("bni,bnj->bij", weighted, slopes)
-    downhill = np.einsum("bni,bn->bi", weighted, errors) + problems.precision * (found - problems.centres)
-    held = (found <= least) & (downhill > 0)
+    weighted = np.swapaxes(slopes * weights[:, :, None], 1, 2)
+    curvature = weighted @ slopes
+    downhill = (weighted @ errors[:, :, None])[:, :, 0] + problems.precision * (found - problems.centres)
+    held = ((found <= least) & (downhill > 0)) | ((found >= most) & (downhill < 0))
     free = np.where(held, 0.0, 1.0)
     curvature = curvature * free[:, :, None] * free[:, None, :]
     diagonal = np.einsum("bii->bi", curvature) + problems.precision

@@ -41,6 +41,7 @@ class CommDraw(Struct, frozen=True, kw_only=True, array_like=True):
     communication_slowdown: float
     betas_ns_per_byte: tuple[float, ...]
     """By segment."""
+    kinks_bytes: tuple[float, ...] = ()
 
 
 class CommModel(Struct, frozen=True, kw_only=True):
@@ -81,9 +82,7 @@ class CommModel(Struct, frozen=True, kw_only=True):
         alpha, beta = segment.alpha_ns, segment.beta_ns_per_byte
         value, low, high = (a + b * num_bytes for a, b in zip(_ends(alpha), _ends(beta), strict=True))
         if self.draws:
-            times = sorted(
-                broken_line(d.alpha_ns, d.betas_ns_per_byte, self.kinks_bytes)(num_bytes) for d in self.draws
-            )
+            times = sorted(broken_line(d.alpha_ns, d.betas_ns_per_byte, d.kinks_bytes)(num_bytes) for d in self.draws)
             tail = round(0.025 * (len(times) - 1))
             low, high = min(value, times[tail]), max(value, times[-1 - tail])
         sizes = [sample.num_bytes for sample in self.samples]

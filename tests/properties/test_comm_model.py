@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.comm_model import exclusive_time
+from advisor.comm_model import Transfer, exclusive_time, fit_comm_model
 from advisor.intervals import build_intervals, total
 
 SPANS = st.lists(
@@ -21,3 +24,45 @@ def test_exclusive_times_share_the_busy_time_out(spans: list[tuple[int, int]]) -
     if min(shares) > 1:  # no sample is shorter than a nanosecond
         assert sum(shares) == pytest.approx(busy)
     assert all(share <= end - start for share, (start, end) in zip(shares, spans, strict=True))
+
+
+SIZES = st.lists(st.integers(1_000, 10**8), min_size=1, max_size=8, unique=True)
+
+
+@st.composite
+def measurements(draw: st.DrawFn) -> list[Transfer]:
+    """Whatever a profile may hold: some sizes, some steps, times that need not lie on any line."""
+    sizes = draw(SIZES)
+    return [
+        Transfer(("0", "all_reduce", "float32"), step, size, draw(st.floats(1e3, 1e9)), draw(st.floats(0, 1)), True)
+        for step in range(draw(st.integers(1, 4)))
+        for size in sizes
+    ]
+
+
+@settings(max_examples=25, deadline=None)
+@given(measurements())
+def test_whatever_was_measured_a_larger_message_takes_no_less_time(transfers: list[Transfer]) -> None:
+    model = fit_comm_model(transfers, 2, "gloo").model
+    estimates = [model.predict(10**power) for power in range(3, 10)]
+    assert all(estimate.low <= estimate.value <= estimate.high for estimate in estimates)
+    values = [estimate.value for estimate in estimates]
+    assert all(after >= before * (1 - 1e-6) for before, after in pairwise(values))
+    for segment in model.segments:
+        assert segment.beta_ns_per_byte.low <= segment.beta_ns_per_byte.value <= segment.beta_ns_per_byte.high
+        assert segment.beta_ns_per_byte.low >= 0
+    assert all(draw.communication_slowdown >= 1 and draw.alpha_ns >= 0 for draw in model.draws)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10**6), st.floats(5e4, 2e6), st.floats(0.1, 5))
+def test_more_steps_leave_no_more_open(seed: int, alpha_ns: float, beta: float) -> None:
+    random = np.random.default_rng(seed)
+    transfers = [
+        Transfer(("0", "all_reduce", "float32"), step, size, time_ns * float(random.normal(1, 0.05)), 0.0, True)
+        for step in range(24)
+        for size in (10**5, 10**6, 10**7)
+        for time_ns in [alpha_ns + beta * size]
+    ]
+    few, many = (fit_comm_model(transfers[: 3 * steps], 2, "gloo").model.predict(10**6) for steps in (4, 24))
+    assert many.high - many.low <= 1.5 * (few.high - few.low)

@@ -145,6 +145,41 @@ def test_a_few_spikes_move_nothing() -> None:
     assert line(fit(samples)).beta_ns_per_byte.value == pytest.approx(1, rel=0.05)
 
 
+def test_one_step_of_two_sizes_leaves_the_latency_open_and_hardly_leans_on_what_is_usual() -> None:
+    """A latency of 1 ms where 0.2 ms are usual: two samples without computation beside them are two unknowns."""
+    found = fit(transfers(1_000_000, 1, sizes=(MIB, 4 * MIB), num_steps=1))
+    assert not found.model.latency_known
+    assert "Too few samples" in found.model.message
+    assert line(found).alpha_ns.value == pytest.approx(1_000_000, rel=0.15)
+    assert found.model.predict(2 * MIB).value == pytest.approx(1_000_000 + 2 * MIB, rel=0.05)
+
+
+def test_predictions_take_latency_and_slope_jointly() -> None:
+    """What latency gains the slope loses: between the sampled sizes the time is known better than either of them."""
+    noise = np.random.default_rng(1).normal(1, 0.1, 16)
+    samples = [
+        Transfer(KEY, s.step, s.num_bytes, s.exclusive_ns * factor, 0.0, True)
+        for s, factor in zip(transfers(500_000, 1), noise, strict=True)
+    ]
+    model = fit(samples).model
+    (segment,) = model.segments
+    apart = segment.alpha_ns.high + segment.beta_ns_per_byte.high * MIB
+    joint = model.predict(MIB)
+    assert joint.low < joint.value < joint.high < apart
+
+
+def test_bus_bandwidth_is_that_of_nccl_tests() -> None:
+    """1 ns a byte on 4 ranks: algbw 1 GB/s, and 2 · 3/4 of it for an all-reduce; 3 times for what all ranks gather."""
+    for kind, share in (("all_reduce", 1.5), ("reduce_scatter", 0.75), ("all_gather", 3), ("broadcast", 1)):
+        (found,) = fit_comm_models(transfers(100_000, 1, key=("0", kind, "float32")), 4, "nccl")
+        busbw = found.model.busbw_bytes_per_s
+        assert busbw is not None
+        assert busbw.low <= busbw.value <= busbw.high
+        assert busbw.value == pytest.approx(share * 1e9, rel=0.02)
+    (other,) = fit_comm_models(transfers(100_000, 1, key=("0", "send_recv", "float32")), 4, "nccl")
+    assert other.model.busbw_bytes_per_s is None
+
+
 @pytest.mark.parametrize("sizes", [(4 * MIB,), (4 * MIB, 5 * MIB)])
 def test_one_size_gives_a_bandwidth_and_no_latency(sizes: tuple[int, ...]) -> None:
     found = fit(transfers(1_000_000, 1, sizes=sizes))
