@@ -17,11 +17,14 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from advisor.errors import UsageError
+from advisor.readers.archives import Member
 from advisor.readers.display import show_name
 from advisor.readers.failures import explain
+from advisor.readers.locations import Location
 from advisor.readers.run_files import RunFiles
 
 if TYPE_CHECKING:
@@ -33,6 +36,14 @@ Workers: TypeAlias = int | str | None
 CONNECT_S = 10
 """How long a Dask scheduler may take to answer, and its first worker to come."""
 PACKAGE = "ddp-advisor"
+
+RANK_S = 0.05
+TEXT_BYTES_PER_S = 40e6
+"""What a rank takes one core, by small ones and by one byte of text, HTA included."""
+TYPICAL_EXPANSION = 15
+"""Bytes of text for one byte that is compressed."""
+PAYS_FROM_S = 4.0
+"""From so much work on, processes save more than the two seconds of a core that each takes to start and to load HTA."""
 
 
 @contextmanager
@@ -55,8 +66,25 @@ def open_executor(workers: Workers, run: RunFiles) -> Iterator[Executor | None]:
 
 
 def choose_workers(run: RunFiles) -> int:
-    """A process for each core, or 1 where starting them costs more than they save."""
-    return 1
+    """A process for each core, or 1 where starting them costs more than they save.
+
+    How much there is to read, the files on this machine tell; of a URL nothing is known.
+    """
+    expected_s = len(run.ranks) * RANK_S
+    for file in {_find_file(source.location) for rank in run.ranks for source in rank.sources}:
+        with suppress(OSError):
+            expansion = 1 if file.name.endswith(".json") else TYPICAL_EXPANSION
+            expected_s += Path(file.name).stat().st_size * expansion / TEXT_BYTES_PER_S
+    return _count_cores() if expected_s >= PAYS_FROM_S else 1
+
+
+def _find_file(location: Location) -> Location:
+    return _find_file(location.archive) if isinstance(location, Member) else location
+
+
+def _count_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 # ---------------------------------------------------------------------------------------------------- processes

@@ -25,6 +25,8 @@ MIN_TIE_FRACTION = 0.02
 """Two settings closer than this are the same to a person, however well they were measured."""
 FLOORS_IN_A_TIE = 2.0
 CONFIDENCE = 0.95
+MANY = 1000
+"""From so many values on, the interval of their median needs no resampling."""
 
 
 class Statistic(Protocol):
@@ -74,8 +76,21 @@ def bootstrap(values: npt.ArrayLike, statistic: Statistic, *, num_resamples: int
 
 
 def median_estimate(values: npt.ArrayLike) -> Estimate:
-    """The median with its bootstrap interval, in the unit of `values`."""
-    return bootstrap(values, np.median)
+    """The median with its bootstrap interval, in the unit of `values`.
+
+    Resampling many values takes long and tells nothing new: their interval lies between the order statistics whose
+    ranks are the quantiles of Binomial(n, 1/2), to which the bootstrap's converges.
+
+    **Source**: Conover, Practical Nonparametric Statistics (1999), §3.2.
+    """
+    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    if ordered.size < MANY:
+        return bootstrap(values, np.median)
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.asarray(stats.binom.ppf([tail, 1 - tail], ordered.size, 0.5), dtype=np.int64)
+    return Estimate(
+        value=float(np.median(ordered)), low=float(ordered[low - 1]), high=float(ordered[high]), basis="measured"
+    )
 
 
 def block_estimate(blocks: Blocks, statistic: Statistic = trimmed_mean) -> Estimate:

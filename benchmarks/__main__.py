@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import accuracy, analysis, coverage, ddp_overhead, fuzz, parse, start_up, what_if
+from benchmarks import accuracy, analysis, coverage, ddp_overhead, fuzz, many_ranks, parse, start_up, what_if
 
 BENCHMARKS = {
     "start_up": start_up.run,
@@ -15,6 +15,7 @@ BENCHMARKS = {
     "ddp_overhead": ddp_overhead.run,
     "accuracy": accuracy.run,
     "analysis": analysis.run,
+    "many_ranks": many_ranks.run,
 }
 
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from advisor.cli import app
 from advisor.errors import InputError, UsageError
-from advisor.executors import open_executor
+from advisor.executors import choose_workers, open_executor
 from advisor.pipeline import analyze
 from advisor.readers.run_files import RunFiles, find_run
 from advisor.schema import Report
@@ -27,7 +27,7 @@ NUM_RANKS = 32
 WAITING = """
 import os, sys, time
 from advisor.cli._failures import tell_failures
-from advisor.executors import open_executor
+from advisor.executors import choose_workers, open_executor
 from advisor.readers.run_files import find_run
 
 def wait(place):
@@ -146,6 +146,18 @@ def test_workers_elsewhere_open_files_by_the_folder_they_were_named_in(
     report = analyze(["run"], workers=scheduler)
     assert [rank.file for rank in report.ranks] == ["run/rank0.json", "run/rank1.json"]
     assert not any("Workers could not open" in note.message for note in report.notes)
+
+
+def test_processes_are_started_where_they_pay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ranks are one tenth of a second; 4 s of work are 160 MB of text, or 11 MB of it compressed."""
+    monkeypatch.setattr("advisor.executors._count_cores", lambda: 8)
+    run = write_ranks(tmp_path / "run")
+    assert choose_workers(find_run([run])) == 1
+    assert choose_workers(find_run([write_ranks(tmp_path / "many", 80)])) == 8
+    os.truncate(run / "rank1.json", 11 * 10**6)  # its end is a hole and takes no space
+    assert choose_workers(find_run([run])) == 1
+    (run / "rank1.json").rename(run / "rank1.json.gz")
+    assert choose_workers(find_run([run])) == 8
 
 
 # ------------------------------------------------------------------------------------------------------ failures

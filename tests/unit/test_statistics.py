@@ -37,6 +37,14 @@ def test_median_estimate_covers_the_median_and_is_reproducible() -> None:
     assert median_estimate(values) == estimate
 
 
+def test_the_interval_of_many_values_is_that_of_resampling() -> None:
+    """Of 0 to 2000 the order statistics are 1000 ∓ 1.96 · sqrt(2001) / 2, so 956 and 1044."""
+    values = np.arange(2001.0)
+    found, resampled = median_estimate(values), bootstrap(values, np.median)
+    assert (found.value, found.low, found.high) == (1000.0, 956.0, 1044.0)
+    assert (resampled.low, resampled.high) == (pytest.approx(956, abs=3), pytest.approx(1044, abs=3))
+
+
 def test_bootstrap_of_the_mean_agrees_with_the_standard_error() -> None:
     values = np.random.default_rng(1).normal(100.0, 10.0, size=400)
     estimate = bootstrap(values, np.mean)
