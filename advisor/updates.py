@@ -73,7 +73,7 @@ class Update:
     cleared_after: tuple[int, ...]
     """The micro-steps after which gradients were cleared although another one followed before the update."""
     is_reduced_by_hand: bool
-    """Whether something as large as gradients was reduced after the last backward and before the update."""
+    """Whether something as large as gradients was reduced between its last backward and the next one."""
     num_small_exchanges: int
     """Collectives that are too small to carry gradients and belong to no part of DDP."""
 
@@ -152,7 +152,7 @@ class _Host:
             ),
             is_reduced_by_hand=any(
                 c.kind in ("all_reduce", "reduce_scatter") and not _is_small(c)
-                for c in self._launched(backwards[-1].finish_ns, moment)
+                for c in self._launched(backwards[-1].finish_ns, self._find_next_start(places[-1]))
             ),
             num_small_exchanges=sum(
                 _is_small(c) and classify_collective(c) in ("other", "join") for c in self._launched(opened, moment)
@@ -175,6 +175,10 @@ class _Host:
             num_exchanges=sum(role != "sync_batch_norm" for _, role in roles),
             loss_elements=int(losses.iloc[-1]) if len(losses) else -1,
         )
+
+    def _find_next_start(self, place: int) -> int:
+        later = self.backwards[place + 1 : place + 2]
+        return later[0].start_ns if later else np.iinfo(np.int64).max
 
     def _launched(self, start_ns: int, end_ns: int) -> list[Collective]:
         low, high = np.searchsorted(self._launches, [start_ns, end_ns])

@@ -18,6 +18,7 @@ from advisor.updates import MicroStep, Update
 from advisor.verdict import Analysis
 
 ELEMENTWISE_HOOKS = frozenset({"none", "allreduce", "fp16", "bf16"})
+SHARDING = frozenset({"all_to_all", "reduce_scatter"})
 LEAST_SHARE = 0.5
 """Buckets with fewer of the gradients' elements are taken for compressed, where no manifest tells the hook."""
 SURPLUS = 1.1
@@ -33,9 +34,14 @@ class Sizes(NamedTuple):
 
 
 def check(analysis: Analysis) -> Alarm | None:
-    """Raises the alarm where a synchronising backward reduces other elements than its gradients have."""
+    """Raises the alarm where a synchronising backward reduces other elements than its gradients have.
+
+    Silent where other collectives show that a part of the model is sharded and not replicated.
+    """
     manifest = analysis.run.manifest
     if manifest is not None and manifest.ddp.comm_hook not in ELEMENTWISE_HOOKS:
+        return None
+    if any(c.kind in SHARDING for rank in analysis.run.ranks for c in rank.collectives):
         return None
 
     def compare(update: Update) -> Sizes | None:

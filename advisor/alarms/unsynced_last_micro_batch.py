@@ -15,10 +15,15 @@ optimizer.step()"""
 
 
 def check(analysis: Analysis) -> Alarm | None:
-    """Raises the alarm where the last backward before the optimizer's step exchanges nothing."""
-    if analysis.config is not None and analysis.config.comm_hook == "noop":
+    """Raises the alarm where the last backward before the optimizer's step exchanges nothing.
+
+    Whoever averages by hand, if only now and then as local SGD does, may mean it.
+    """
+    updates = list_updates(analysis)
+    is_noop = analysis.config is not None and analysis.config.comm_hook == "noop"
+    if is_noop or any(update.is_reduced_by_hand for update in updates):
         return None
-    silent = find_mostly(list_updates(analysis), lambda update: update.ends_silent)
+    silent = find_mostly(updates, lambda update: update.ends_silent)
     if not silent:
         return None
     places, num_micro_steps = list_places(silent), max(len(update.micro_steps) for update in silent)

@@ -220,6 +220,38 @@ def test_collectives_that_were_launched_and_not_recorded_are_no_silent_backward(
     assert codes(analyze_ranks(*ranks)) == {"no_communication"}
 
 
+@pytest.mark.parametrize("launch", [700.0, 9_020.0, 9_500.0])
+def test_gradients_may_be_reduced_by_hand_before_in_or_after_the_optimizer(launch: float) -> None:
+    ranks = [record_rank(rank, (SILENT,)) for rank in (0, 1)]
+    for rank in ranks:
+        for number in range(NUM_STEPS):
+            start = number * 10_000.0 + launch
+            rank.gloo(start, start + 2, start + 100, 8000)
+    assert codes(analyze_ranks(*ranks)) == set()
+
+
+def test_sync_batch_norm_neither_synchronises_gradients_nor_is_redundant() -> None:
+    for last, found in ((SILENT, {"unsynced_last_micro_batch"}), (SOUND, set())):
+        ranks = [record_rank(rank, (SILENT, last)) for rank in (0, 1)]
+        for rank in ranks:
+            for start in (number * 10_000.0 + micro for number in range(NUM_STEPS) for micro in (0, 1_000)):
+                rank.node(start + 311, start + 319, "SyncBatchNormBackward")
+                rank.gloo(start + 313, start + 315, start + 318, 128)
+        assert codes(analyze_ranks(*ranks)) == found
+
+
+def test_a_model_that_is_sharded_in_part_keeps_gradients_for_itself() -> None:
+    ranks = [record_on_gpu(rank, (True,)) for rank in (0, 1)]
+    for rank in ranks:
+        for start in (number * 10_000.0 for number in range(NUM_STEPS)):
+            rank.gradient(start + 340, start + 350, 1000)
+    assert codes(analyze_ranks(*ranks)) == {"reduced_bytes_mismatch"}
+    for rank in ranks:
+        args = {"Collective name": "all_to_allv", "In msg nelems": 64, "dtype": "Float", "Process Group Name": "0"}
+        rank.kernel(100, 29_000, 29_100, "ncclDevKernel_SendRecv", args=args)
+    assert codes(analyze_ranks(*ranks)) == set()
+
+
 def record_on_gpu(rank: int, launches: tuple[bool, ...], group: str = "0") -> RankTrace:
     """Micro-steps whose kernels run long after the host has left them; `launches` says which ones reduce."""
     trace = RankTrace(rank=rank, backend="nccl")
