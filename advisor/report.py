@@ -14,6 +14,7 @@ from advisor.bucketing import DEFAULT_BUCKET_CAP_MB
 from advisor.calibrate import CONCURRENCY, Calibrated, calibrate
 from advisor.collectives import match_collectives
 from advisor.comm_model import CommFit, collect_transfers, fit_sources
+from advisor.contents import describe_contents
 from advisor.forecast import find_obstacle, forecast_ranks
 from advisor.observation import RunObservation
 from advisor.recommend import recommend
@@ -82,6 +83,7 @@ def build_report(run: RunObservation) -> Report:
         forecast=_forecast(job, config, baseline),
         straggler=analysis.straggler,
         interference=calibrated.interference,
+        bucket_contents=describe_contents(schedules, run.manifest),
     )
 
 

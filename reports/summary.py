@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from advisor.schema import BucketSummary, DDPConfig, Recommendation, Report, StepSummary
+from advisor.schema import BucketContents, BucketSummary, DDPConfig, Recommendation, Report, StepSummary
 from reports.palette import PARTS
 from reports.text import format_setting
 
@@ -29,6 +29,8 @@ class BucketRow:
 
     bucket: int
     num_bytes: int
+    num_gradients: int | None
+    parameters: tuple[str, ...]
     dtype: str
     ready_ns: float | None
     launch_ns: float | None
@@ -73,7 +75,8 @@ def summarize_buckets(report: Report) -> tuple[BucketRow, ...]:
     spans_of: dict[int, list[BucketSummary]] = defaultdict(list)
     for span in report.buckets:
         spans_of[span.bucket].append(span)
-    return tuple(_bucket_row(spans_of[bucket]) for bucket in sorted(spans_of))
+    contents = {held.bucket: held for held in report.bucket_contents}
+    return tuple(_bucket_row(spans_of[bucket], contents.get(bucket)) for bucket in sorted(spans_of))
 
 
 def ready_ns(span: BucketSummary) -> int | None:
@@ -137,11 +140,13 @@ def _median_step(rank: int, steps: list[StepSummary]) -> RankStep:
     )
 
 
-def _bucket_row(spans: list[BucketSummary]) -> BucketRow:
+def _bucket_row(spans: list[BucketSummary], contents: BucketContents | None) -> BucketRow:
     first = spans[0]
     return BucketRow(
         bucket=first.bucket,
         num_bytes=first.num_bytes,
+        num_gradients=contents.num_gradients if contents else None,
+        parameters=contents.parameters if contents else (),
         dtype=first.dtype,
         ready_ns=_largest_median((span.rank, ready_ns(span)) for span in spans),
         launch_ns=_largest_median((span.rank, span.launch_ns) for span in spans),

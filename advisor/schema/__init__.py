@@ -63,6 +63,7 @@ from advisor.schema.holistic import (
     StreamQueue,
 )
 from advisor.schema.measured import (
+    BucketContents,
     BucketSummary,
     CollectiveSummary,
     RankSummary,
@@ -114,6 +115,7 @@ __all__ = [
     "Backend",
     "Baseline",
     "Basis",
+    "BucketContents",
     "BucketInfo",
     "BucketSpan",
     "BucketSummary",

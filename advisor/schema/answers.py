@@ -16,7 +16,14 @@ from advisor.schema.base import (
 )
 from advisor.schema.forecast import Forecast
 from advisor.schema.holistic import Holistic
-from advisor.schema.measured import BucketSummary, CollectiveSummary, RankSummary, StepSummary, Straggler
+from advisor.schema.measured import (
+    BucketContents,
+    BucketSummary,
+    CollectiveSummary,
+    RankSummary,
+    StepSummary,
+    Straggler,
+)
 from advisor.schema.models import Calibration, CommModel, Interference, StepProfile
 from advisor.schema.run import DDPConfig, RunManifest
 
@@ -180,6 +187,8 @@ class Report(Struct, frozen=True, kw_only=True):
     ranks: tuple[RankSummary, ...]
     parallelism: Parallelism = "unknown"
     """How the job trains on several ranks, as far as the traces tell it."""
+    bucket_contents: tuple[BucketContents, ...] = ()
+    """In launch order; empty where neither a manifest nor the gradients' sizes tell."""
     straggler: Straggler | None = None
     interference: Interference | None = None
     """None where no work ran both beside communication and without any."""

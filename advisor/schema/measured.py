@@ -67,6 +67,16 @@ class BucketSummary(Struct, frozen=True, kw_only=True):
     blocking_ns: int
 
 
+class BucketContents(Struct, frozen=True, kw_only=True):
+    """What one bucket holds, in launch order."""
+
+    bucket: int
+    num_bytes: int
+    num_gradients: int
+    parameters: tuple[str, ...] = ()
+    """By name, where a manifest tells them."""
+
+
 class CollectiveSummary(Struct, frozen=True, kw_only=True):
     """All collectives of one kind, role, dtype and size over all steps and ranks."""
 
