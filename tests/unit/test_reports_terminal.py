@@ -8,14 +8,14 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from advisor.schema import Alarm, Report
+from advisor.schema import Alarm, Framework, Report
 from reports import render_terminal
-from tests.builders import a100_report, gloo_report, hostile_report, step_summary, swept_report
+from tests.builders import a100_report, gloo_report, hostile_report, recommendation, step_summary, swept_report
 
 
-def printed(report: Report, width: int = 120) -> str:
+def printed(report: Report, width: int = 120, framework: Framework = "torch") -> str:
     console = Console(file=io.StringIO(), width=width, color_system=None)
-    render_terminal(report, console)
+    render_terminal(report, console, framework)
     return console.file.getvalue()
 
 
@@ -51,6 +51,17 @@ def test_the_numbers_are_the_report_s(width: int) -> None:
     assert ["0", "181.50", "2.00", "50.00", "88.00", "29.50", "10.00", "2.00"] in rows
     last_bucket = next(row for row in rows if row[:3] == ["4", "25", "MiB"])
     assert last_bucket[-3:] == ["23.50", "23.50", "23.50"]
+
+
+def test_code_is_shown_for_one_framework_and_can_be_copied() -> None:
+    line = f"model = DistributedDataParallel(model, {'bucket_cap_mb=8, ' * 10})"
+    code = {"torch": line, "lightning": "strategy = DDPStrategy(\n    bucket_cap_mb=8,\n)"}
+    report = gloo_report(recommendations=(recommendation(code=code),))
+    assert line in printed(report, 80).splitlines()
+    assert "The same for lightning: --framework NAME." in printed(report)
+    assert "DDPStrategy" not in printed(report)
+    assert code["lightning"] in printed(report, framework="lightning")
+    assert "DistributedDataParallel(" not in printed(report, framework="lightning")
 
 
 def test_prediction_stands_beside_measurement() -> None:
