@@ -129,7 +129,7 @@ class _Host:
         self._rank = timeline.trace.rank
         self._collectives = sorted(collectives, key=_launched_ns)
         self._launches = np.array([_launched_ns(c) for c in self._collectives], dtype=np.int64)
-        self._events = events = timeline.trace.events
+        events = timeline.trace.events
         starts = events["start_ns"].to_numpy()
         self._clears = starts[match_names(events, OPTIMIZER_ZERO_GRAD.match)]
         self._nodes = starts[match_names(events, lambda name: name == ACCUMULATE_GRAD)]
