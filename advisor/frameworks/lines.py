@@ -81,7 +81,9 @@ def write_call(function: str, arguments: Sequence[Argument], *first: str) -> str
 def write_comment(text: str, indent: str = "") -> str:
     """Prose as comment lines."""
     prefix = f"{indent}# "
-    return "\n".join(textwrap.wrap(text, WIDTH, initial_indent=prefix, subsequent_indent=prefix))
+    return "\n".join(
+        textwrap.wrap(text, WIDTH, initial_indent=prefix, subsequent_indent=prefix, break_on_hyphens=False)
+    )
 
 
 def indent(block: str, levels: int = 1) -> str:
