@@ -39,8 +39,8 @@ def check(analysis: Analysis) -> Alarm | None:
         code="redundant_synchronization",
         severity="warning",
         message=(
-            f"{num_redundant} of {num_redundant + 1} synchronisations of each update are waste, about {cost_ms:.3g} ms a "
-            "step: no_sync() is missing, or is around backward alone."
+            f"{num_redundant} of {num_redundant + 1} synchronisations of each update are waste, about {cost_ms:.3g} ms "
+            "a step: no_sync() is missing, or is around backward alone."
         ),
         fix="Put no_sync() around forward and backward of all micro-batches but the last one.",
         code_fix=CODE,
