@@ -128,7 +128,7 @@ def divide_compute(job: Job, share: float) -> Job:
         backward_ns=round(slowest.backward_ns * share),
         gradients=gradients,
     )
-    return Job(replace(job.profile, slowest=less), job.calibration, job.model)
+    return dataclasses.replace(job, profile=replace(job.profile, slowest=less))
 
 
 def _span(draws: Sequence[Floats], basis: Basis) -> Estimate:

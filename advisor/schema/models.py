@@ -145,6 +145,11 @@ class StepProfile(Struct, frozen=True, kw_only=True):
     ranks: tuple[RankProfile, ...]
     slowest: RankProfile
     """What the exchange waits for: per step the last rank for each gradient, then the median over steps; rank -1."""
+    registered: tuple[int, ...] = ()
+    """The gradients' indices in the order in which their parameters were registered; empty where nobody tells."""
+
+
+TWO_SHARE_THE_LINK = Estimate(value=2.0, low=2.0, high=2.0, basis="extrapolated")
 
 
 class Calibration(Struct, frozen=True, kw_only=True):
@@ -158,6 +163,9 @@ class Calibration(Struct, frozen=True, kw_only=True):
     copy_out_ns_per_byte: Estimate
     launch_ns: Estimate
     hook_ns_per_byte: dict[str, Estimate] = {}
+    """By hook, what its casts cost a byte of gradients, there and back."""
+    two_in_flight: Estimate = TWO_SHARE_THE_LINK
+    """The time of two collectives started together over that of one: 2 where they share the link."""
     host_tail_ns: Estimate
     """GPU: from the end of backward's compute to the host's launch of the first kernel after backward."""
     baseline_residual_fraction: Estimate

@@ -2,19 +2,32 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.replay import Scenario, free_communication, replay_backward
+from advisor.replay import Backward, Scenario, free_communication, replay_backward
 
 TIMES = st.lists(st.integers(0, 1000), min_size=1, max_size=12).map(sorted)
+Schedule = tuple[Backward, Scenario]
 
 
 @st.composite
-def schedules(draw: st.DrawFn) -> tuple[list[float], list[float], float, int, Scenario]:
-    """Ready times and sizes of a few buckets, a backward that ends no earlier, and a machine."""
+def schedules(draw: st.DrawFn) -> Schedule:
+    """Ready times and sizes of a few buckets, a backward that ends no earlier, a host that may be late, a machine."""
     work = [float(t) for t in draw(TIMES)]
-    sizes = [float(draw(st.integers(1, 500))) for _ in work]
+    hook = draw(st.sampled_from(["none", "bf16"]))
+    held = [float(draw(st.integers(1, 500))) for _ in work]
+    begins = draw(st.lists(st.integers(0, 1500), min_size=len(work) + 1, max_size=len(work) + 1).map(sorted))
+    backward = Backward(
+        work=work,
+        sizes=[size / 2 for size in held] if hook == "bf16" else held,
+        backward_ns=work[-1] + draw(st.integers(0, 200)),
+        concurrency=draw(st.sampled_from([1, 2])),
+        not_before=[float(t) for t in begins] if draw(st.booleans()) else (),
+        gradient_bytes=held,
+        hook=hook,
+    )
     scenario = Scenario(
         alpha_ns=draw(st.integers(0, 50)),
         beta_ns_per_byte=draw(st.floats(0.01, 3)),
@@ -22,59 +35,68 @@ def schedules(draw: st.DrawFn) -> tuple[list[float], list[float], float, int, Sc
         communication_slowdown=draw(st.floats(1, 3)),
         copy_out_ns_per_byte=draw(st.floats(0, 0.5)),
         launch_ns=draw(st.integers(0, 20)),
+        two_in_flight=draw(st.floats(1, 2)),
+        hook_ns_per_byte={"bf16": draw(st.floats(0, 0.5))},
     )
-    return work, sizes, work[-1] + draw(st.integers(0, 200)), draw(st.sampled_from([1, 2])), scenario
+    return backward, scenario
 
 
 @given(schedules())
-def test_every_bucket_runs_once_after_it_is_ready_and_in_order(
-    schedule: tuple[list[float], list[float], float, int, Scenario],
-) -> None:
-    run = replay_backward(*schedule)
+def test_every_bucket_runs_once_after_it_is_ready_and_in_order(schedule: Schedule) -> None:
+    backward, scenario = schedule
+    run = replay_backward(backward, scenario)
     assert all(ready <= start <= end for ready, start, end in zip(run.readies, run.starts, run.ends, strict=True))
     assert run.starts == sorted(run.starts)
     assert run.finish_end >= run.compute_end
-    assert 0 <= run.blocking <= run.exposed + 1e-3
+    casts = sum(backward.gradient_bytes) * scenario.hook_ns_per_byte["bf16"] * (backward.hook == "bf16")
+    assert 0 <= run.blocking <= run.exposed + casts + 1e-3
 
 
 @given(schedules())
-def test_free_communication_is_the_compute_timeline(
-    schedule: tuple[list[float], list[float], float, int, Scenario],
-) -> None:
-    work, sizes, backward, concurrency, scenario = schedule
-    run = replay_backward(work, sizes, backward, concurrency, free_communication(scenario))
+def test_free_communication_is_the_compute_timeline(schedule: Schedule) -> None:
+    backward, scenario = schedule
+    run = replay_backward(backward, free_communication(scenario))
+    own = compute_alone(backward, scenario.launch_ns)
     assert run.blocking == 0
-    assert abs(run.compute_end - backward - len(work) * scenario.launch_ns) < 1e-3
+    assert run.compute_end == pytest.approx(own, abs=1e-3)
+
+
+def compute_alone(backward: Backward, launch_ns: float) -> float:
+    """The end of the computation of a thread that launches as it goes and waits for its host where that is late."""
+    begins = backward.not_before or [0.0] * (len(backward.work) + 1)
+    untils = [*backward.work, backward.backward_ns]
+    now = before = 0.0
+    for place, (begin, until) in enumerate(zip(begins, untils, strict=True)):
+        length = until - before + launch_ns * (place > 0)
+        now = max(now, begin) + length if length else now
+        before = until
+    return now
 
 
 @given(schedules(), st.floats(0.1, 0.99))
-def test_a_faster_link_never_predicts_a_longer_backward(
-    schedule: tuple[list[float], list[float], float, int, Scenario], factor: float
-) -> None:
-    work, sizes, backward, concurrency, slow = schedule
-    fast = Scenario(
-        slow.alpha_ns * factor,
-        slow.beta_ns_per_byte * factor,
-        slow.compute_slowdown,
-        slow.communication_slowdown,
-        slow.copy_out_ns_per_byte,
-        slow.launch_ns,
-    )
-    quick = replay_backward(work, sizes, backward, concurrency, fast)
-    late = replay_backward(work, sizes, backward, concurrency, slow)
+def test_a_faster_link_never_predicts_a_longer_backward(schedule: Schedule, factor: float) -> None:
+    """What follows buckets comes in their order, whichever of two in flight ended first: it is left out there."""
+    backward, slow = leave_out_what_follows(schedule)
+    fast = replace(slow, alpha_ns=slow.alpha_ns * factor, beta_ns_per_byte=slow.beta_ns_per_byte * factor)
+    quick, late = replay_backward(backward, fast), replay_backward(backward, slow)
+    assert quick.compute_end <= late.compute_end + 1e-3
     assert quick.finish_end <= late.finish_end + 1e-3
 
 
 @given(schedules(), st.lists(st.floats(0, 1), min_size=12, max_size=12), st.floats(0, 1))
 def test_fewer_bytes_and_less_latency_never_predict_a_longer_backward(
-    schedule: tuple[list[float], list[float], float, int, Scenario], shares: list[float], latency: float
+    schedule: Schedule, shares: list[float], latency: float
 ) -> None:
-    """With two in flight the copies come in bucket order, whichever ended first, so they are left out there."""
-    work, sizes, backward, concurrency, scenario = schedule
-    much = replace(scenario, copy_out_ns_per_byte=scenario.copy_out_ns_per_byte * (concurrency == 1))
+    backward, much = leave_out_what_follows(schedule)
     little = replace(much, alpha_ns=much.alpha_ns * latency)
-    fewer = [size * share for size, share in zip(sizes, shares, strict=False)]
-    quick = replay_backward(work, fewer, backward, concurrency, little)
-    late = replay_backward(work, sizes, backward, concurrency, much)
+    fewer = replace(backward, sizes=[size * share for size, share in zip(backward.sizes, shares, strict=False)])
+    quick, late = replay_backward(fewer, little), replay_backward(backward, much)
     assert quick.compute_end <= late.compute_end + 1e-3
     assert quick.finish_end <= late.finish_end + 1e-3
+
+
+def leave_out_what_follows(schedule: Schedule) -> Schedule:
+    backward, scenario = schedule
+    if backward.concurrency == 1:
+        return schedule
+    return backward, replace(scenario, copy_out_ns_per_byte=0.0, hook_ns_per_byte={})

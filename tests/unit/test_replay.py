@@ -2,7 +2,15 @@ from __future__ import annotations
 
 import pytest
 
-from advisor.replay import Scenario, check_baseline, estimate_residual, predict, predict_ceiling, replay_backward
+from advisor.replay import (
+    Backward,
+    Scenario,
+    check_baseline,
+    estimate_residual,
+    predict,
+    predict_ceiling,
+    replay_backward,
+)
 from advisor.schema import Baseline, Estimate
 from tests.job_builders import MB, MS, build_config, build_job, exactly
 
@@ -15,7 +23,7 @@ def scenario(alpha_ns: float = 0, beta_ns_per_byte: float = 1, launch_ns: float 
 
 def test_four_buckets_queue_on_one_channel() -> None:
     """Ready at 2, 4, 6, 8 ms, 3 ms each: the last one ends at 14 ms, 6 ms after backward (C11)."""
-    run = replay_backward([2 * MS, 4 * MS, 6 * MS, 8 * MS], [3 * MB] * 4, 8 * MS, 1, scenario())
+    run = replay_backward(Backward([2 * MS, 4 * MS, 6 * MS, 8 * MS], [3 * MB] * 4, 8 * MS, 1), scenario())
     assert run.ends == [5 * MS, 8 * MS, 11 * MS, 14 * MS]
     assert run.starts == [2 * MS, 5 * MS, 8 * MS, 11 * MS]
     assert run.blocking == run.exposed == 6 * MS
@@ -26,7 +34,7 @@ def test_the_exposed_tail_is_u_shaped_in_the_bucket_size(bucket_mb: float, expos
     """50 MB ready evenly over 15 ms, 60 µs and 100 µs/MB: too large waits, too small pays latency (C8)."""
     num = round(50 / bucket_mb)
     ready = [15 * MS * (k + 1) / num for k in range(num)]
-    run = replay_backward(ready, [bucket_mb * MB] * num, 15 * MS, 1, scenario(60_000, 0.1))
+    run = replay_backward(Backward(ready, [bucket_mb * MB] * num, 15 * MS, 1), scenario(60_000, 0.1))
     assert run.exposed / MS == pytest.approx(exposed_ms, abs=0.005)
 
 
@@ -35,7 +43,7 @@ def test_the_best_uniform_size_is_where_sending_keeps_up_with_backward() -> None
 
     def expose(num: int) -> float:
         ready = [15 * MS * (k + 1) / num for k in range(num)]
-        return replay_backward(ready, [50 * MB / num] * num, 15 * MS, 1, scenario(60_000, 0.1)).exposed
+        return replay_backward(Backward(ready, [50 * MB / num] * num, 15 * MS, 1), scenario(60_000, 0.1)).exposed
 
     best = min(range(20, 400), key=expose)
     assert 50 / best == pytest.approx(0.30, abs=0.005)
@@ -57,28 +65,30 @@ def test_bytes_and_accumulation_of_a_bandwidth_bound_step(
 
 def test_two_in_flight_share_the_link_and_the_third_waits() -> None:
     """All ready at once, 2 ms each alone: two share until 4 ms, then the third has the link for itself."""
-    run = replay_backward([0, 0, 0], [2 * MB] * 3, 0, 2, scenario())
+    run = replay_backward(Backward([0, 0, 0], [2 * MB] * 3, 0, 2), scenario())
     assert run.starts == [0, 0, 4 * MS]
     assert run.ends == [4 * MS, 4 * MS, 6 * MS]
 
 
 def test_computation_and_communication_slow_each_other_down() -> None:
     """4 ms of backward, a 1 ms collective from 2 ms on, both at half speed side by side: ends at 4, backward at 5."""
-    run = replay_backward([2 * MS], [1 * MB], 4 * MS, 1, scenario(compute_slowdown=2.0, communication_slowdown=2.0))
+    run = replay_backward(
+        Backward([2 * MS], [1 * MB], 4 * MS, 1), scenario(compute_slowdown=2.0, communication_slowdown=2.0)
+    )
     assert run.ends == [4 * MS]
     assert run.compute_end == 5 * MS
 
 
 def test_launching_costs_the_backward_thread_once_a_bucket() -> None:
     """0.1 ms a launch: the second bucket's gradient is ready 0.1 ms later, backward ends 0.2 ms later."""
-    run = replay_backward([1 * MS, 2 * MS], [0, 0], 3 * MS, 1, scenario(launch_ns=0.1 * MS))
+    run = replay_backward(Backward([1 * MS, 2 * MS], [0, 0], 3 * MS, 1), scenario(launch_ns=0.1 * MS))
     assert run.readies == pytest.approx([1 * MS, 2.1 * MS])
     assert run.compute_end == pytest.approx(3.2 * MS)
 
 
 def test_copies_out_wait_for_their_bucket_in_order() -> None:
     """Both end with backward at 2 and 6 ms; 1 ms of copying each: copy, wait until 6, copy, done at 7."""
-    run = replay_backward([0, 1 * MS], [2 * MB, 4 * MB], 2 * MS, 1, scenario(copy_out_ns_per_byte=0.25))
+    run = replay_backward(Backward([0, 1 * MS], [2 * MB, 4 * MB], 2 * MS, 1), scenario(copy_out_ns_per_byte=0.25))
     assert run.ends == [2 * MS, 6 * MS]
     assert run.finish_end == 7 * MS
     assert run.blocking == 3.5 * MS
