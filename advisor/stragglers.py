@@ -106,12 +106,19 @@ def _split_into_runs(matches: Sequence[MatchedCollective]) -> list[list[MatchedC
 
 
 def _find_idle_at_end(run: Sequence[MatchedCollective], overlap_of: Mapping[int, Intervals]) -> set[int]:
-    """The ranks that have nothing left to compute when the last collective of a run ends."""
+    """The ranks that have nothing left to compute when the last collective of a run ends.
+
+    What follows it may seem to start a few µs before its end, so a moment before it is asked for.
+    """
     ends: dict[int, int] = {}
     for match in run:
         for member in match.members:
             ends[member.rank] = max(member.end_ns, ends.get(member.rank, member.end_ns))
-    return {rank for rank, end in ends.items() if len(clip(overlap_of[rank], end - 1, end)) == 0}
+    return {
+        rank
+        for rank, end in ends.items()
+        if total(clip(overlap_of[rank], end - LINK_PAUSE_NS, end)) < LINK_PAUSE_NS // 2
+    }
 
 
 def find_straggler(observations: Sequence[RankObservation], waiting: Waiting) -> Straggler | None:
