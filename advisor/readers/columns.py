@@ -26,8 +26,6 @@ _WAITS = ("wait_on_stream", "wait_on_cuda_event_record_corr_id")
 _WORDS = ("collective", "dtype", "process_group")
 _SHAPES = ("input_dims", "input_type")
 
-_find_origin = attrgetter("cat", "name", "pid", "tid")
-
 
 class SparseColumn:
     """A column in which few rows have a value."""
@@ -100,7 +98,9 @@ class EventColumns:
         return numbers
 
     def _look_up(self, events: Sequence[AnyEvent]) -> Numbers:
-        return np.fromiter(map(self.origins.__getitem__, map(_find_origin, events)), np.int32, len(events))
+        origins = self.origins
+        numbers = [origins[event.cat, event.name, event.pid, event.tid] for event in events]
+        return np.fromiter(numbers, np.int32, len(events))
 
     def _add_numbers(
         self, events: Sequence[AnyEvent], rows: Numbers, kind: type[Kind], names: Sequence[str]
@@ -120,7 +120,10 @@ class EventColumns:
             self._add_words(name, rows, [str(getattr(one, name)) for one in arguments])
 
     def _add_shapes(self, events: Sequence[AnyEvent], rows: Numbers) -> None:
-        arguments = decode_arguments(Shapes, [events[row].args for row in rows.tolist()])
+        texts = [events[row].args for row in rows.tolist()]
+        if b'"Input Dims"' not in b"".join(texts):
+            return  # as in most recordings
+        arguments = decode_arguments(Shapes, texts)
         rows = rows[np.array([one.input_dims is not ABSENT for one in arguments], dtype=bool)]
         arguments = [one for one in arguments if one.input_dims is not ABSENT]
         self._add_words("input_dims", rows, [bytes(one.input_dims) for one in arguments])

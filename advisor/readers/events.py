@@ -124,7 +124,7 @@ def _decode_floats(text: bytes) -> Batch:
     decoded = _FLOAT_TIMES.decode(text)
     events = _keep(decoded, Event)
     times_us = [event.ts for event in events] + [event.dur for event in events]
-    times_ns = round_times_ns(np.array(times_us, dtype=np.float64))
+    times_ns = round_times_ns(np.fromiter(times_us, np.float64, len(times_us)))
     if times_ns is None:
         raise msgspec.ValidationError("digits are needed")
     return _build_batch(events, times_ns, len(decoded))
