@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -50,14 +52,31 @@ def measure_errors(scenario: Scenario) -> Errors:
     )
 
 
-def measure_fit(scenario: Scenario) -> tuple[float, float]:
-    """The relative errors of alpha and beta of a scenario whose link has one segment."""
+@dataclass(frozen=True)
+class FitErrors:
+    """Relative errors of one fit to a link that is a single line."""
+
+    alpha: float
+    beta: float
+    has_kink: bool
+    """Whether the fit sees a kink, which is not there."""
+
+
+def measure_fit(scenario: Scenario) -> FitErrors:
+    """Fits a simulated link of one segment; judged is the line that holds most of the samples."""
     observations, matched, _ = _analyse(scenario)
     transfers = collect_transfers(matched, observations, concurrency=CONCURRENCY[scenario.backend])
     (fit,) = fit_comm_models(transfers, scenario.num_ranks, scenario.backend)
     ((_, alpha_us, beta),) = scenario.segments
-    first, last = fit.model.segments[0], fit.model.segments[-1]
-    return first.alpha_ns.value / (1000 * alpha_us) - 1, last.beta_ns_per_byte.value / beta - 1
+    segments = fit.model.segments
+    starts = [segment.from_bytes for segment in segments]
+    places = Counter(bisect_right(starts, sample.num_bytes) - 1 for sample in fit.model.samples)
+    segment = segments[places.most_common(1)[0][0]]
+    return FitErrors(
+        alpha=segment.alpha_ns.value / (1000 * alpha_us) - 1,
+        beta=segment.beta_ns_per_byte.value / beta - 1,
+        has_kink=len(segments) > 1,
+    )
 
 
 def _analyse(scenario: Scenario) -> tuple[list[RankObservation], list[MatchedCollective], Simulation]:
@@ -78,8 +97,9 @@ def run() -> None:
             _count(f"{backend}: runs in which the straggler is named", [e.straggler_found for e in errors]),
             _count(f"{backend}: runs in which its phase is named", [e.phase_found for e in errors]),
             _summarize(f"{backend}: error of the buckets' blocking", [e.blocking for e in errors]),
-            _summarize(f"{backend}: error of alpha", [abs(alpha) for alpha, _ in fits]),
-            _summarize(f"{backend}: error of beta", [abs(beta) for _, beta in fits]),
+            _summarize(f"{backend}: error of alpha", [abs(fit.alpha) for fit in fits]),
+            _summarize(f"{backend}: error of beta", [abs(fit.beta) for fit in fits]),
+            _count(f"{backend}: fits without a kink that is not there", [not fit.has_kink for fit in fits]),
         ]
     write_result("accuracy", load_before, ("ddp-advisor", "numpy", "pandas", "scipy"), measurements)
 

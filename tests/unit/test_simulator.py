@@ -66,6 +66,6 @@ def test_the_straggler_and_what_each_bucket_blocks_are_found(backend: Literal["n
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_latency_and_bandwidth_are_found(backend: Literal["nccl", "gloo"]) -> None:
-    alpha, beta = measure_fit(draw_ladder(SEEDS[0], backend))
-    assert abs(alpha) < 0.05
-    assert abs(beta) < 0.05
+    errors = measure_fit(draw_ladder(SEEDS[0], backend))
+    assert abs(errors.alpha) < 0.05
+    assert abs(errors.beta) < 0.05
