@@ -174,11 +174,12 @@ def _build_steps(host: pd.DataFrame, device: pd.DataFrame, windows: list[Window]
     compute = _reach_compute(launched)
     left_over = _find_left_over(device, windows[0][1])
     host_bound = _find_host_bound(device, windows[0][1], max(device["end_ns"].max(), windows[-1][2]))
+    marked = _mark_phases(host)
     steps: list[StepTimeline] = []
     for number, host_start, host_end in windows:
         begin = max(host_start, left_over, int(everything[np.searchsorted(launches, host_start)]))
         spans: list[PhaseSpan] = []
-        for phase, start, end in _find_phases(host, host_start, host_end):
+        for phase, start, end in _find_phases(marked, host_start, host_end):
             before = int(np.searchsorted(launches, end))
             reached = compute if phase == "backward" else everything
             done = max(begin, end, int(reached[before]))
@@ -219,24 +220,33 @@ def _find_host_bound(device: pd.DataFrame, start: int, end: int) -> Intervals:
 # ------------------------------------------------------------------------------------------------------ phases
 
 
-def _find_phases(host: pd.DataFrame, start: int, end: int) -> list[tuple[Phase, int, int]]:
+def _mark_phases(host: pd.DataFrame) -> pd.DataFrame:
+    """The times of host events, and which of them tell phases apart; names are asked once for all steps."""
+    return pd.DataFrame(
+        {
+            "start_ns": host["start_ns"],
+            "end_ns": host["end_ns"],
+            "forward": match_names(host, DDP_FORWARD.__contains__),
+            "node": match_names(host, lambda name: name.startswith(AUTOGRAD_NODE)),
+            "optimizer": match_names(host, OPTIMIZER_STEP.match),
+            "zero_grad": match_names(host, OPTIMIZER_ZERO_GRAD.match),
+            "loading": match_names(host, DATA_LOADING.match),
+            "finish": match_names(host, _is_gradient_finish),
+        }
+    )
+
+
+def _find_phases(marked: pd.DataFrame, start: int, end: int) -> list[tuple[Phase, int, int]]:
     """The host's phases of one step in order, without gap: (phase, start, end).
 
     Micro-steps are told apart by DDP's forward; everything before the first one is data (as is a data loader's
     `next` anywhere else), what follows a forward up to the first autograd node is forward (with the loss), what
     follows backward up to the optimizer is other.
     """
-    starts, ends = host["start_ns"].to_numpy(), host["end_ns"].to_numpy()
-    low, high = np.searchsorted(starts, [start, end])
-    window = host.iloc[low:high]
-    starts, ends = starts[low:high], ends[low:high]
-    names = window["name"]
-    forwards = starts[names.isin(DDP_FORWARD).to_numpy()]
-    nodes = match_names(window, lambda name: name.startswith(AUTOGRAD_NODE))
-    optimizer = match_names(window, OPTIMIZER_STEP.match)
-    zero_grad = match_names(window, OPTIMIZER_ZERO_GRAD.match)
-    loading = match_names(window, DATA_LOADING.match)
-    finish = match_names(window, _is_gradient_finish)
+    low, high = np.searchsorted(marked["start_ns"].to_numpy(), [start, end])
+    window = marked.iloc[low:high]
+    starts, ends, nodes, finish = (window[name].to_numpy() for name in ("start_ns", "end_ns", "node", "finish"))
+    forwards = starts[window["forward"].to_numpy()]
 
     cuts: list[tuple[Phase, int, int]] = []
     limits = [*forwards.tolist(), end] if len(forwards) else [start, end]
@@ -252,9 +262,10 @@ def _find_phases(host: pd.DataFrame, start: int, end: int) -> list[tuple[Phase, 
         after = (starts >= gradients_end) & (starts < until)
         cuts.append(("gradient_finish", gradients_end, _find_finish_end(starts, ends, after, finish, until)))
         opened = until
-    cuts += [("optimizer", s, e) for s, e in zip(starts[optimizer].tolist(), ends[optimizer].tolist(), strict=True)]
-    cuts += [("other", s, e) for s, e in zip(starts[zero_grad].tolist(), ends[zero_grad].tolist(), strict=True)]
-    cuts += [("data", s, e) for s, e in zip(starts[loading].tolist(), ends[loading].tolist(), strict=True)]
+    whole: tuple[tuple[Phase, str], ...] = (("optimizer", "optimizer"), ("other", "zero_grad"), ("data", "loading"))
+    for phase, mark in whole:
+        rows = window[mark].to_numpy()
+        cuts += [(phase, s, e) for s, e in zip(starts[rows].tolist(), ends[rows].tolist(), strict=True)]
     return _fill_gaps(sorted(cuts, key=lambda cut: cut[1]), start, end, forwards)
 
 
