@@ -87,13 +87,16 @@ def analyze_run(
 def what_if(report: Report, config: DDPConfig) -> Prediction:
     """Predicts the step under `config` from the report alone.
 
+    The profiled setting itself comes out as the report's own `today`, explained up to the step that was measured.
+
     Raises:
         UsageError: The report holds no step profile, calibration or communication model.
     """
     job = find_job(report)
     if job is None:
         raise UsageError(f"The report of {report.source} cannot predict: its buckets or transfers are unknown.")
-    return predict(job, config)
+    measured = report.baseline if config == report.config else None
+    return predict(job, config, measured_ns=measured.measured_ns.value if measured else None)
 
 
 def find_job(report: Report) -> Job | None:
@@ -104,4 +107,5 @@ def find_job(report: Report) -> Job | None:
     models = [model for model in report.comm_models if model.kind == "all_reduce" and model.dtype in dtypes]
     if not models:
         return None
-    return Job(report.step_profile, report.calibration, max(models, key=lambda model: len(model.samples)))
+    model = max(models, key=lambda model: len(model.samples))
+    return Job(report.step_profile, report.calibration, model, report.config)

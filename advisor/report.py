@@ -18,9 +18,10 @@ from advisor.contents import describe_contents
 from advisor.forecast import find_obstacle, forecast_ranks
 from advisor.observation import RunObservation
 from advisor.recommend import recommend
-from advisor.replay import Job, check_baseline, estimate_residual
+from advisor.registration import register_gradients
+from advisor.replay import Job, check_baseline, estimate_residual, predict
 from advisor.schedule import StepSchedule, build_schedules
-from advisor.schema import Baseline, DDPConfig, Forecast, QualityNote, Report, StepSummary
+from advisor.schema import Baseline, DDPConfig, Forecast, Prediction, QualityNote, Report, StepSummary
 from advisor.statistics import median_estimate
 from advisor.stragglers import find_straggler, find_waiting
 from advisor.summaries import (
@@ -44,6 +45,8 @@ def build_report(run: RunObservation) -> Report:
     fits, notes = fit_sources(transfers, run.ladders, run.world_size, run.backend)
     fit = _choose_fit(fits, schedules)
     calibrated = calibrate(run.ranks, schedules, fit, run.backend, run.ladders)
+    if calibrated.profile is not None:
+        calibrated = replace(calibrated, profile=register_gradients(calibrated.profile, run.manifest))
     config = identify_config(run, schedules, calibrated.profile)
     waiting = find_waiting(run.ranks, matched)
     steps = summarize_steps(run.ranks, schedules, waiting)
@@ -80,6 +83,7 @@ def build_report(run: RunObservation) -> Report:
         collectives=summarize_collectives(collectives, matched),
         ranks=summarize_ranks(run.ranks, matched, waiting),
         parallelism=run.parallelism,
+        today=_predict_today(job, config, baseline),
         forecast=_forecast(job, config, baseline),
         straggler=analysis.straggler,
         interference=calibrated.interference,
@@ -108,12 +112,19 @@ def _check_replay(
     """Replays the profiled setting; the job that comes back carries the residual for later predictions."""
     if calibrated.profile is None or fit is None or config is None:
         return None, None
-    job = Job(calibrated.profile, calibrated.calibration, fit.model)
+    job = Job(calibrated.profile, calibrated.calibration, fit.model, config)
     baseline = check_baseline(job, config, median_estimate(summarize_step_time(steps)))
     calibration = msgspec.structs.replace(
         calibrated.calibration, baseline_residual_fraction=estimate_residual(baseline)
     )
     return replace(job, calibration=calibration), baseline
+
+
+def _predict_today(job: Job | None, config: DDPConfig | None, baseline: Baseline | None) -> Prediction | None:
+    """The profiled setting as replay sees it, explained up to the measured step."""
+    if job is None or config is None or baseline is None:
+        return None
+    return predict(job, config, measured_ns=baseline.measured_ns.value)
 
 
 def _forecast(job: Job | None, config: DDPConfig | None, baseline: Baseline | None) -> Forecast | None:

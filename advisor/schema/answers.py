@@ -193,6 +193,9 @@ class Report(Struct, frozen=True, kw_only=True):
     interference: Interference | None = None
     """None where no work ran both beside communication and without any."""
     sweep: Sweep | None = None
+    today: Prediction | None = None
+    """The profiled setting replayed, with the waterfall from a naive step to the measured one; None where nothing can
+    be replayed."""
     forecast: Forecast | None = None
     """None where replay does not reproduce the step, a rank is missing, or latency is unknown."""
     holistic: Holistic | None = None

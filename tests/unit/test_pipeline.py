@@ -138,6 +138,22 @@ def test_a_late_rank_is_named(tmp_path: Path) -> None:
     assert not report.recommendations
 
 
+def test_todays_setting_is_predicted_alike_in_the_report_and_from_it(report: Report) -> None:
+    assert report.config is not None
+    assert pipeline.what_if(report, report.config) == report.today
+
+
+def test_the_waterfall_leads_from_a_naive_step_to_the_measured_one(report: Report) -> None:
+    """34 ms of computation and 1.2 + 3.2 ms of transfer, of which 1.2 ms are hidden; 0.4 ms a MiB are copied out."""
+    assert report.today is not None
+    assert report.baseline is not None
+    terms = {term.name: term.value_ns / 1e6 for term in report.today.waterfall}
+    assert sum(terms.values()) == pytest.approx(report.baseline.measured_ns.value / 1e6)
+    assert terms["hidden beside backward"] == pytest.approx(-1.2, abs=0.05)
+    assert terms["copying out"] == pytest.approx(1.2, abs=0.05)
+    assert abs(terms["not explained"]) < 0.1
+
+
 def test_what_if_says_when_a_report_cannot_predict(report: Report) -> None:
     blind = msgspec.structs.replace(report, step_profile=None)
     assert report.config is not None
