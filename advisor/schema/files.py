@@ -38,7 +38,7 @@ def write_json(value: Struct, path: Path) -> None:
     """Writes `value` as indented JSON, whole or not at all (through a temporary file beside it)."""
     temporary = path.with_name(path.name + ".partial")
     try:
-        temporary.write_text(encode_json(value), encoding="utf-8")
+        temporary.write_bytes(encode_json(value).encode())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
