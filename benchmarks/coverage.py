@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -97,11 +99,12 @@ SITUATIONS: dict[str, Draw] = {"profile": draw_profile, "ladder": draw_ladder}
 
 def repeat(draw: Draw, num_runs: int) -> list[Outcome]:
     """Fits `num_runs` draws with fixed seeds, as of an unknown backend, so that no known kink helps."""
-    outcomes = []
-    for seed in range(num_runs):
-        truth, transfers = draw(np.random.default_rng(seed))
-        outcomes.append(judge(truth, fit_comm_model(transfers, 2, "unknown").model))
-    return outcomes
+    return [_fit_one(draw, seed) for seed in range(num_runs)]
+
+
+def _fit_one(draw: Draw, seed: int) -> Outcome:
+    truth, transfers = draw(np.random.default_rng(seed))
+    return judge(truth, fit_comm_model(transfers, 2, "unknown").model)
 
 
 def describe(name: str, hits: npt.NDArray[np.bool_]) -> Measurement:
@@ -118,7 +121,8 @@ def run() -> None:
     load_before = os.getloadavg()[0]
     measurements = []
     for situation, draw in SITUATIONS.items():
-        outcomes = repeat(draw, NUM_RUNS)
+        with ProcessPoolExecutor() as pool:
+            outcomes = list(pool.map(partial(_fit_one, draw), range(NUM_RUNS), chunksize=20))
         for name in outcomes[0].covered:
             covered = np.array([outcome.covered[name] for outcome in outcomes])
             small = np.array([abs(outcome.errors[name]) <= NOISE for outcome in outcomes])

@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
 from advisor.schema import Report
-from reports import forecast, holistic, sentences, summary, text, waiting
+from reports import communication, forecast, holistic, sentences, summary, text, waiting
 from reports.charts import bucket_timeline, communication_fit, legend_html, prediction_vs_measurement, step_time_bar
 from reports.charts.theme import CONFIG
 from reports.palette import PART_LABELS, PARTS
@@ -30,6 +30,7 @@ def render_html(report: Report) -> str:
         .render(
             report=report,
             sentences=sentences,
+            communication=communication,
             holistic=holistic,
             waiting=waiting,
             forecast=forecast,

@@ -1,8 +1,8 @@
 """Where the time over bytes changes its slope: a further segment has to pay for itself.
 
 Samples of one size share whatever is special about that size, so sizes are counted, not samples: the criterion is
-m · ln(mean squared error of the m sizes' medians) + ln(m) for every number that is fitted. Kinks that are known
-beforehand are tried first and cost one number; one found by searching costs two, and a margin for the search.
+m · ln(mean squared error of the m sizes' medians) + ln(m) for every number that is fitted. A kink that is known
+beforehand costs one number; one found by searching costs two, and a margin for the search.
 
 **Source**: Schwarz, Estimating the dimension of a model (1978); Kass and Raftery, Bayes factors (1995), for the margin.
 """
@@ -34,23 +34,29 @@ Kinks = tuple[float, ...]
 
 
 def find_kinks(samples: Samples, terms: Terms, known: Sequence[float]) -> Kinks:
-    """The kinks that pay for themselves, in bytes, ascending."""
+    """The kinks that pay for themselves, in bytes, ascending: found beside those known, or instead of them."""
     medians = _take_medians(samples, terms)
-    sizes = medians.num_bytes
     fixed: Kinks = ()
     score = _score(medians, terms, [fixed], 0)[0]
     for kink in known:
         with_it = _join(fixed, kink)
-        if _has_room(sizes, with_it):
+        if _has_room(medians.num_bytes, with_it):
             better = _score(medians, terms, [with_it], len(with_it))[0]
             fixed, score = (with_it, better) if better < score else (fixed, score)
+    found = [_search(medians, terms, start) for start in dict.fromkeys((fixed, ()))]
+    return min(found, key=lambda kinks_and_score: kinks_and_score[1])[0]
+
+
+def _search(medians: Samples, terms: Terms, fixed: Kinks) -> tuple[Kinks, float]:
+    """Adds kinks to the fixed ones as long as the criterion falls; all of them, and the criterion."""
     searched: Kinks = ()
+    score = _score(medians, terms, [fixed], len(fixed))[0]
     for _ in range(MOST_SEARCHED):
         more, better = _place_one_more(medians, terms, fixed, searched)
         if better + VERY_STRONG_EVIDENCE >= score:
             break
         searched, score = more, better
-    return _join(fixed, *searched)
+    return _join(fixed, *searched), score
 
 
 def _place_one_more(medians: Samples, terms: Terms, fixed: Kinks, searched: Kinks) -> tuple[Kinks, float]:

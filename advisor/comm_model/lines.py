@@ -3,14 +3,15 @@
     time = (alpha + sum over segments of beta_k · bytes within segment k) · (1 + gamma · busy) · exp(delta · elsewhere)
 
 `busy` is the fraction of the transfer during which some rank computed, `elsewhere` is 1 for a sample that was not taken
-in training. Errors are relative (a 1 MiB bucket counts as much as a 25 MiB one): differences of logarithms, under
-Cauchy's loss, so that spikes move nothing. No beta is below zero, so the line is monotone.
+in training. Errors are relative (a 1 MiB bucket counts as much as a 25 MiB one): differences of logarithms, under a
+loss that grows linearly, so that spikes hardly move anything. No beta is below zero, so the line is monotone.
 
 The minimum is found by Levenberg-Marquardt steps on reweighted squares, for a stack of problems together: a hundred
 resamples take hardly longer than one.
 
-**Source**: Holland and Welsch, Robust regression using iteratively reweighted least-squares (1977), for Cauchy's loss
-and its constant; Marquardt, An algorithm for least-squares estimation of nonlinear parameters (1963).
+**Source**: Huber, Robust estimation of a location parameter (1964), for the constant; Charbonnier et al., Deterministic
+edge-preserving regularization (1997), for the smooth form of the loss; Marquardt, An algorithm for least-squares
+estimation of nonlinear parameters (1963).
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ Floats = npt.NDArray[np.float64]
 ALPHA, GAMMA, DELTA, FIRST_BETA = 0, 1, 2, 3
 """Columns of a solution: ln(alpha / usual latency), gamma, delta, by segment beta over the samples' ns per byte, and by
 kink ln(kink / where it was found)."""
-CAUCHY = 2.385
-"""Errors beyond this many standard deviations count less and less: 95 % efficient where noise is normal."""
+HUBER = 1.345
+"""Errors beyond this many standard deviations count linearly: 95 % efficient where noise is normal."""
 ROUGH_NOISE = 0.3
 """Taken until the noise is known, so that no spike looks like the rule."""
 LEAST_NOISE = 0.01
@@ -136,8 +137,8 @@ class Problems:
 
     def sum_losses(self, solutions: Floats, errors: Floats) -> Floats:
         """What is minimised, by problem."""
-        scaled = errors / (CAUCHY * self.terms.noise)
-        data = CAUCHY**2 * np.sum(self.weights * np.log1p(scaled**2), axis=1)
+        scaled = errors / (HUBER * self.terms.noise)
+        data = 2 * HUBER**2 * np.sum(self.weights * (np.sqrt(1 + scaled**2) - 1), axis=1)
         return np.asarray(data + np.sum(self.precision * (solutions - self.centres) ** 2, axis=1))
 
 
@@ -201,7 +202,8 @@ def _step(problems: Problems, at: tuple[Floats, Floats, Floats], damping: Floats
     """Minus the damped Gauss-Newton step; a column that is at one of its bounds and would go beyond stays."""
     found, errors, slopes = at
     least, most = problems.terms.bounds
-    weights = problems.weights / (1 + (errors / (CAUCHY * problems.terms.noise)) ** 2) / problems.terms.noise**2
+    noise = problems.terms.noise
+    weights = problems.weights / np.sqrt(1 + (errors / (HUBER * noise)) ** 2) / noise**2
     weighted = np.swapaxes(slopes * weights[:, :, None], 1, 2)
     curvature = weighted @ slopes
     downhill = (weighted @ errors[:, :, None])[:, :, 0] + problems.precision * (found - problems.centres)

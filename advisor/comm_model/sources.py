@@ -7,6 +7,7 @@ may be off by a factor that is the same for all sizes.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -70,7 +71,7 @@ def _combine(
     names = " and ".join(NAMES[source] for source in theirs.model.sources)
     if not own.model.complete:
         return theirs, [f"{names} gave the model of {what}: a peer's trace is missing, and waiting hides in the rest."]
-    ratio = compare_models(theirs.model, own.model)
+    ratio = compare_with(theirs.model, transfers, own.communication_slowdown.value)
     if ratio is None:
         return own, [f"{names} measured no size near the trace's {what}: the trace's own model is used."]
     difference = (
@@ -84,15 +85,18 @@ def _combine(
     ]
 
 
-def compare_models(other: CommModel, own: CommModel) -> float | None:
-    """The typical ratio of two models' predictions for the sizes that `own` was fitted on; None without common sizes.
+def compare_with(model: CommModel, transfers: Sequence[Transfer], slowdown: float) -> float | None:
+    """The typical ratio of a model's times to some transfers, these freed from the slow-down by computation.
 
-    Only sizes that `other` need not extrapolate to are compared.
+    None without a transfer of a size that the model need not extrapolate to.
     """
-    sizes = sorted({sample.num_bytes for sample in own.samples})
-    ratios = [
-        predicted.value / own.predict(size).value
-        for size in sizes
-        if (predicted := other.predict(size)).basis != "extrapolated"
+    times_of: dict[int, list[float]] = defaultdict(list)
+    for transfer in transfers:
+        clean_ns = transfer.exclusive_ns / (1 + (slowdown - 1) * transfer.compute_fraction)
+        times_of[transfer.num_bytes].append(clean_ns)
+    logarithms = [
+        np.log(predicted.value / np.median(times))
+        for size, times in times_of.items()
+        if (predicted := model.predict(size)).basis != "extrapolated"
     ]
-    return float(np.exp(np.median(np.log(ratios)))) if ratios else None
+    return float(np.exp(np.median(logarithms))) if logarithms else None

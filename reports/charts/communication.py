@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from advisor.schema import CommModel, CommSample, Report
+from advisor.schema import CommModel, CommSample, Report, SampleSource
 from reports.charts.theme import plain, style
 from reports.palette import BLOCKING, EXPOSED, MEASURED, NEUTRAL
-from reports.text import format_bytes, format_estimate_ns, format_ns
+from reports.text import format_bytes, format_estimate_ns, format_ns, format_rate
 
 MAX_SAMPLES = 1000
 """Points drawn for each model; of more, evenly spaced ones by size are kept."""
@@ -18,6 +18,12 @@ MAX_SAMPLES = 1000
 _LINE_POINTS = 60
 _LINES = (BLOCKING, NEUTRAL, EXPOSED)
 _SYMBOLS = ("circle", "square", "diamond", "cross", "triangle-up")
+MEASURED_BY: dict[SampleSource, str] = {
+    "trace": "measured",
+    "probe": "measured by the probe",
+    "nccl_tests": "measured by nccl-tests",
+}
+"""What the samples of each source are called; those from outside of the job have open marks."""
 
 
 def communication_fit(report: Report) -> go.Figure:
@@ -27,7 +33,7 @@ def communication_fit(report: Report) -> go.Figure:
         report: The report; `comm_models` is read.
 
     Returns:
-        For each model the band, the line (dashed where it is extrapolated) and the samples, y in ms.
+        For each model the band, the line (dashed where extrapolated), its kinks and the samples by source, y in ms.
     """
     figure = go.Figure()
     models = [model for model in report.comm_models if model.samples and model.segments]
@@ -45,25 +51,12 @@ def communication_fit(report: Report) -> go.Figure:
             beyond,
             {"name": "extrapolated", "showlegend": False, "line": {"color": colour, "width": 2, "dash": "dash"}},
         )
-        samples = _thin(model.samples)
-        figure.add_scatter(
-            name=f"measured, {name}",
-            mode="markers",
-            x=[sample.num_bytes for sample in samples],
-            y=[sample.transfer_ns / 1e6 for sample in samples],
-            marker={
-                "color": MEASURED,
-                "size": 8,
-                "opacity": 0.85,
-                "symbol": _SYMBOLS[index % len(_SYMBOLS)],
-                "line": {"width": 0},
-            },
-            hovertext=[
-                f"<b>{format_bytes(s.num_bytes)}</b><br>transfer {format_ns(s.transfer_ns)}, step {s.step}"
-                for s in samples
-            ],
-            hoverinfo="text",
-        )
+        _draw_kinks(figure, model, colour, name)
+        for source, words in MEASURED_BY.items():
+            samples = _thin([sample for sample in model.samples if sample.source == source])
+            if samples:
+                symbol = _SYMBOLS[index % len(_SYMBOLS)] + "-open" * (source != "trace")
+                _draw_samples(figure, samples, symbol, f"{words}, {name}")
     every_size = [sample.num_bytes for model in models for sample in model.samples if sample.num_bytes > 0]
     ticks = _byte_ticks(every_size)
     figure.update_xaxes(
@@ -74,6 +67,41 @@ def communication_fit(report: Report) -> go.Figure:
     )
     figure.update_yaxes(type="log", title_text="transfer without waiting for peers, ms", dtick="D2", tickformat="~g")
     return style(figure, height=380)
+
+
+def _draw_samples(figure: go.Figure, samples: Sequence[CommSample], symbol: str, name: str) -> None:
+    figure.add_scatter(
+        name=name,
+        mode="markers",
+        x=[sample.num_bytes for sample in samples],
+        y=[sample.transfer_ns / 1e6 for sample in samples],
+        marker={"color": MEASURED, "size": 8, "opacity": 0.85, "symbol": symbol, "line": {"width": 0}},
+        hovertext=[
+            f"<b>{format_bytes(s.num_bytes)}</b><br>transfer {format_ns(s.transfer_ns)}, "
+            f"{'step' if s.source == 'trace' else 'visit'} {s.step}"
+            for s in samples
+        ],
+        hoverinfo="text",
+    )
+
+
+def _draw_kinks(figure: go.Figure, model: CommModel, colour: str, name: str) -> None:
+    """A mark on the line wherever its slope changes."""
+    if not model.kinks_bytes:
+        return
+    rates = [format_rate(segment.beta_ns_per_byte) for segment in model.segments]
+    figure.add_scatter(
+        name=f"kink, {name}",
+        mode="markers",
+        x=list(model.kinks_bytes),
+        y=[model.predict(kink).value / 1e6 for kink in model.kinks_bytes],
+        marker={"color": colour, "size": 16, "symbol": "line-ns-open", "line": {"width": 2}},
+        hovertext=[
+            f"<b>kink at {format_bytes(kink)}</b><br>{before} below, {after} above"
+            for kink, before, after in zip(model.kinks_bytes, rates, rates[1:], strict=False)
+        ],
+        hoverinfo="text",
+    )
 
 
 def _draw_line(figure: go.Figure, model: CommModel, sizes: Sequence[float], look: dict[str, object]) -> None:

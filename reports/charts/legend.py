@@ -14,6 +14,9 @@ _SYMBOLS: Final = {
     "square": "■",
     "triangle-up": "▲",
     "cross": "✚",
+    "circle-open": "○",
+    "square-open": "□",
+    "triangle-up-open": "△",
 }
 
 _LIST_STYLE: Final = (

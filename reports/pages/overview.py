@@ -13,6 +13,7 @@ import streamlit as st
 from advisor.schema import Evidence, Recommendation, Report
 from reports import forecast, holistic
 from reports.charts import bucket_timeline, communication_fit, legend_html, prediction_vs_measurement, step_time_bar
+from reports.communication import HEADER, tabulate_models
 from reports.sentences import (
     VERDICT_TITLES,
     headline_numbers,
@@ -120,6 +121,7 @@ def _show_communication(report: Report) -> None:
     if any(model.samples and model.segments for model in report.comm_models):
         _head("Communication")
         _draw(communication_fit(report), "communication")
+        st.dataframe([dict(zip(HEADER, row, strict=True)) for row in tabulate_models(report)], hide_index=True)
         for message in say_messages(report):
             st.caption(escape_markdown(message))
 
