@@ -65,6 +65,8 @@ class StepExchange:
     num_copies_back: int
     host_tail_ns: int
     """GPU: from the last backward kernel's end to the host's launch of the first kernel after backward."""
+    copies_alone_ns: int = 0
+    """Host time inside the copies back, without what lies between them."""
 
     @property
     def blocking_ns(self) -> int:
@@ -134,6 +136,7 @@ def _find_exchange(timeline: RankTimeline, step: StepTimeline, collectives: list
         copy_back_ns=_measure_copying(copies_back, on_gpu=timeline.trace.device_type == "cuda"),
         num_copies_back=len(copies_back),
         host_tail_ns=host_tail,
+        copies_alone_ns=total(build_intervals(copies_back["start_ns"], copies_back["end_ns"])),
     )
 
 

@@ -16,6 +16,7 @@ from advisor.collectives import match_collectives
 from advisor.comm_model import CommFit, collect_transfers, fit_sources
 from advisor.contents import describe_contents
 from advisor.forecast import find_obstacle, forecast_ranks
+from advisor.next_measurement import suggest_measurement
 from advisor.observation import RunObservation
 from advisor.recommend import recommend
 from advisor.registration import register_gradients
@@ -64,6 +65,7 @@ def build_report(run: RunObservation) -> Report:
         run=run,
     )
     verdict = judge(analysis)
+    advice = recommend(analysis, verdict)
     return Report(
         tool_version=find_tool_version(),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -74,7 +76,8 @@ def build_report(run: RunObservation) -> Report:
         verdict=verdict,
         alarms=tuple(alarm for check in ALARMS if (alarm := check(analysis)) is not None),
         baseline=baseline,
-        recommendations=recommend(analysis, verdict),
+        recommendations=advice,
+        next_measurement=suggest_measurement(analysis, verdict, advice),
         step_profile=calibrated.profile,
         calibration=job.calibration if job else calibrated.calibration,
         comm_models=tuple(fit.model for fit in fits),

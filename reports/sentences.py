@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 from typing import Final
 
-from advisor.schema import Evidence, Report, Sweep, VerdictCode
+from advisor.schema import Evidence, Recommendation, Report, Sweep, VerdictCode
 from reports.text import format_estimate_ns, format_fraction, format_ns, format_quantity
 
 VERDICT_TITLES: Final[dict[VerdictCode, str]] = {
@@ -96,10 +96,23 @@ def headline_numbers(report: Report) -> tuple[tuple[str, str, str], ...]:
         numbers.append(("Blocking", format_fraction(blocking), "of the step, median"))
     if report.verdict.ceiling_ns is not None:
         numbers.append(("Ceiling", format_ns(report.verdict.ceiling_ns.value), "if communication were free"))
-    if report.recommendations:
-        best = report.recommendations[0]
+    best = next((advice for advice in report.recommendations if advice.saving_ns is not None), None)
+    if best is not None and best.saving_ns is not None:
         numbers.append(("Saving", format_ns(best.saving_ns.value), f"a step, {best.status}"))
     return tuple(numbers)
+
+
+def say_saving(recommendation: Recommendation) -> tuple[str, str, str]:
+    """What a piece of advice saves, as three parts to be set apart: `Saves`, `12 ms [9, 15]`, `a step (fitted)`.
+
+    A saving that may be none is told as no measurable effect, and an unknown one by the most that it can be.
+    """
+    saving, most = recommendation.saving_ns, recommendation.acts_on_ns
+    if saving is None:
+        return ("", "", "") if most is None else ("Saves at most", format_ns(most), "a step")
+    if saving.low <= 0:
+        return "No measurable effect is certain:", format_estimate_ns(saving), f"a step ({saving.basis})"
+    return "Saves", format_estimate_ns(saving), f"a step ({saving.basis})"
 
 
 def say_evidence(evidence: Evidence) -> tuple[str, str, str]:

@@ -19,6 +19,7 @@ from reports.sentences import (
     say_baseline,
     say_ceiling,
     say_evidence,
+    say_saving,
     say_silence,
     say_sweep,
 )
@@ -198,9 +199,8 @@ def _print_recommendations(report: Report, console: Console, framework: Framewor
     for recommendation in report.recommendations:
         console.print(_recommendation_card(report, recommendation))
         _print_code(recommendation, console, framework)
-    silence = say_silence(report)
-    if silence:
-        console.print(Text(silence))
+    for sentence in filter(None, (say_silence(report), report.next_measurement)):
+        console.print(Text(visible(sentence)))
 
 
 def _recommendation_card(report: Report, recommendation: Recommendation) -> Panel:
@@ -210,9 +210,10 @@ def _recommendation_card(report: Report, recommendation: Recommendation) -> Pane
         body.append("\n")
     for line in describe_equally_good(recommendation):
         body.append(f"{line}\n", "dim")
-    body.append("saves ").append(format_estimate_ns(recommendation.saving_ns), "bold")
-    body.append(f" a step ({recommendation.saving_ns.basis}, {recommendation.status})\n")
-    body.append(f"\n{visible(recommendation.message)}")
+    says, saving, unit = say_saving(recommendation)
+    if says:
+        body.append(f"{says} ").append(saving, "bold").append(f" {unit}, {recommendation.status}\n\n")
+    body.append(visible(recommendation.message))
     more = Text()
     for caveat in recommendation.caveats:
         more.append(f"\n! {visible(caveat)}", "yellow")

@@ -272,6 +272,7 @@ def swept_report() -> Report:
 
     return gloo_report(
         recommendations=(recommendation(status="confirmed"),),
+        next_measurement="Measure bucket_cap_mb 8 MiB next.",
         sweep=Sweep(
             arms=(
                 arm("today (unset)", None, 180, 180, outcome="reference"),

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from advisor.pipeline import find_job, what_if
+from advisor.rules.bench import build_bench
 from advisor.rules.bucket_cap import rank_candidates
+from advisor.rules.guards import apply_change
 from advisor.schema import DDPConfig, Recommendation, RecommendationStatus, Report, Sweep, SweepArm
 from reports.text import format_setting
 from workloads.job import JobSpec
@@ -60,15 +62,10 @@ def choose_arms(report: Report) -> tuple[Arm, ...]:
     job, today = find_job(report), report.config
     if job is None or today is None:
         return ()
-    advised = [apply_change(today, recommendation) for recommendation in report.recommendations]
-    ranked = advised or [candidate.config for candidate in rank_candidates(job, today)[1:]]
+    advised = [apply_change(today, advice.change) for advice in report.recommendations if advice.change]
+    ranked = advised or [candidate.config for candidate in rank_candidates(build_bench(job, today))[1:]]
     named = [("today", today), *((_describe(config, today), config) for config in ranked[:1] if config != today)]
     return tuple(Arm(name=name, config=config, predicted_ns=what_if(report, config).step_ns) for name, config in named)
-
-
-def apply_change(config: DDPConfig, recommendation: Recommendation) -> DDPConfig:
-    """`config` with what the recommendation changes."""
-    return msgspec.convert(msgspec.to_builtins(config) | recommendation.change, DDPConfig)
 
 
 def attach_sweep(report: Report, sweep: Sweep) -> Report:
@@ -78,7 +75,7 @@ def attach_sweep(report: Report, sweep: Sweep) -> Report:
     arms = {arm.config: arm for arm in sweep.arms if arm.outcome != "reference"}
     judged = tuple(
         msgspec.structs.replace(recommendation, status=judge(recommendation, arm, sweep.arms[0]))
-        if recommendation.change and (arm := arms.get(apply_change(today, recommendation)))
+        if recommendation.change and (arm := arms.get(apply_change(today, recommendation.change)))
         else recommendation
         for recommendation in report.recommendations
     )
@@ -98,7 +95,8 @@ def judge(recommendation: Recommendation, arm: SweepArm, reference: SweepArm) ->
         return "predicted"
     if arm.outcome == "faster":
         return "confirmed"
-    least_promised = recommendation.saving_ns.low / reference.predicted_ns.value
+    promised = recommendation.saving_ns
+    least_promised = promised.low / reference.predicted_ns.value if promised else 0.0
     return "refuted" if arm.outcome == "slower" or least_promised > 1 - arm.ratio.low else "undecided"
 
 

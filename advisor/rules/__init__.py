@@ -1,16 +1,58 @@
-"""Speed advice: one file a rule, listed in RULES.
+"""Speed advice: one file a rule, listed in RULES with the verdicts under which it may speak and what it risks.
 
-A rule reads the analysis and proposes a change of DDPConfig with its evidence, or nothing.
+A rule reads the analysis and returns a recommendation, or None where it has nothing certain to say. What it proposes is
+checked against `guards` and replayed together with other proposals (`recommend`). To add one: docs/add-a-rule.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from importlib import import_module
 
-from advisor.rules import bucket_cap
-from advisor.schema import Recommendation
+from advisor.schema import Recommendation, VerdictCode
 from advisor.verdict import Analysis
 
-Rule = Callable[[Analysis], Recommendation | None]
+Verdicts = frozenset[VerdictCode]
+EXCHANGE: Verdicts = frozenset({"latency_bound", "bandwidth_bound", "balanced"})
+"""Communication lengthens the step, so that DDP's settings can help."""
+HIDDEN: Verdicts = frozenset({"compute_bound"})
+HOST: Verdicts = frozenset({"host_bound"})
+INPUT: Verdicts = frozenset({"input_bound"})
+STRAGGLER: Verdicts = frozenset({"straggler"})
 
-RULES: tuple[Rule, ...] = (bucket_cap.propose,)
+
+class Risk(IntEnum):
+    """What a change may do besides saving time; the lower, the sooner it is proposed."""
+
+    NONE = 0
+    """Training stays as it is, up to the order in which sums are added."""
+    CONDITION = 1
+    """Right only where the model fulfils a condition."""
+    NUMERICS = 2
+    """Gradients lose digits."""
+    TRAINING = 3
+    """The optimizer sees other batches."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule: the module of this package whose `propose(analysis)` is asked."""
+
+    name: str
+    verdicts: Verdicts
+    risk: Risk
+
+    def propose(self, analysis: Analysis) -> Recommendation | None:
+        """What the rule has to say."""
+        found: Recommendation | None = import_module(f"{__name__}.{self.name}").propose(analysis)
+        return found
+
+
+RULES: tuple[Rule, ...] = (
+    Rule("bucket_cap", EXCHANGE, Risk.NONE),
+    Rule("gradient_as_bucket_view", EXCHANGE | HOST, Risk.NONE),
+    Rule("straggler", STRAGGLER, Risk.NONE),
+    Rule("host_bound", HOST, Risk.NONE),
+    Rule("input_bound", INPUT, Risk.NONE),
+)

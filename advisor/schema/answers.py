@@ -81,18 +81,24 @@ class Prediction(Struct, frozen=True, kw_only=True):
 
 
 class Recommendation(Struct, frozen=True, kw_only=True):
-    """A change of DDPConfig (only the fields that differ; empty for advice outside DDP), and what it saves."""
+    """A change of DDPConfig (only the fields that differ; empty for advice outside DDP), and what it saves.
+
+    `message` is two sentences: why, and what next.
+    """
 
     rule: str
     title: str
     message: str
     change: dict[str, Any]
-    saving_ns: Estimate
+    saving_ns: Estimate | None
+    """A step of today's samples; None where nothing tells how much of what the change acts on would go."""
     status: RecommendationStatus
     evidence: tuple[Evidence, ...]
     caveats: tuple[str, ...]
     sources: tuple[str, ...]
     prediction: Prediction | None = None
+    acts_on_ns: float | None = None
+    """The time of a step that the change acts on, so the most that it can save."""
     equally_good: dict[str, tuple[float, ...]] = {}
     """Per changed field, the values whose predictions cannot be told from the best."""
     code: dict[str, str] = {}
@@ -178,6 +184,8 @@ class Report(Struct, frozen=True, kw_only=True):
     alarms: tuple[Alarm, ...]
     baseline: Baseline | None
     recommendations: tuple[Recommendation, ...]
+    next_measurement: str = ""
+    """The cheapest measurement that would settle what is uncertain, as a sentence; empty where nothing would."""
     step_profile: StepProfile | None
     calibration: Calibration | None
     comm_models: tuple[CommModel, ...]

@@ -21,6 +21,7 @@ from reports.sentences import (
     say_ceiling,
     say_evidence,
     say_messages,
+    say_saving,
     say_silence,
     say_sweep,
 )
@@ -133,6 +134,8 @@ def _show_recommendations(report: Report) -> None:
         st.markdown(escape_markdown(silence))
     for recommendation in report.recommendations:
         _show_card(report, recommendation)
+    if report.next_measurement:
+        st.markdown(escape_markdown(report.next_measurement))
 
 
 def _show_card(report: Report, recommendation: Recommendation) -> None:
@@ -141,11 +144,9 @@ def _show_card(report: Report, recommendation: Recommendation) -> None:
         for name, today, proposed in describe_changes(recommendation, report.config):
             before = f"{escape_markdown(today)} → " if today else ""
             st.markdown(f"{escape_markdown(name)}: {before}**{escape_markdown(proposed)}**")
-        saving = format_estimate_ns(recommendation.saving_ns)
-        st.markdown(
-            f"Saves **{escape_markdown(saving)}** a step ({recommendation.saving_ns.basis}). "
-            f"{escape_markdown(recommendation.message)}"
-        )
+        says, saving, unit = say_saving(recommendation)
+        said = f"{says} **{escape_markdown(saving)}** {unit}. " if says else ""
+        st.markdown(f"{said}{escape_markdown(recommendation.message)}")
         for line in describe_equally_good(recommendation):
             st.caption(escape_markdown(line))
         _show_evidence(recommendation.evidence)

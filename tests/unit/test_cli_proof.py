@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from advisor.cli.demo import say_outcome
-from advisor.cli.proof import apply_change, attach_sweep, choose_arms, judge
+from advisor.cli.proof import attach_sweep, choose_arms, judge
 from advisor.pipeline import what_if
+from advisor.rules.guards import apply_change
 from advisor.schema import Estimate, GradientReady, RankProfile, Report, StepProfile, Sweep, SweepArm
 from tests.builders import GLOO_CONFIG, MIB, gloo_report, recommendation, swept_report
 
@@ -80,8 +81,8 @@ def test_advice_outside_ddp_is_not_judged_by_the_double_of_today() -> None:
 
 
 def test_a_change_touches_only_its_fields() -> None:
-    assert apply_change(GLOO_CONFIG, _advice(1, 2)) == ADVISED
-    listed = apply_change(GLOO_CONFIG, recommendation(change={"bucket_cap_mb_list": [1.0, 25.0]}))
+    assert apply_change(GLOO_CONFIG, _advice(1, 2).change) == ADVISED
+    listed = apply_change(GLOO_CONFIG, {"bucket_cap_mb_list": [1.0, 25.0]})
     assert listed.bucket_cap_mb_list == (1.0, 25.0)
 
 

@@ -1,0 +1,152 @@
+"""Settings tried beside today's: replayed under the same draws, and compared for the same samples.
+
+With K micro-steps an optimizer step has K / K₀ times the samples of today's, so it is compared after division by that.
+
+    today 100 ms with one micro-step, 330 ms with four: 100 - 330 / 4 = 17.5 ms are saved
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from msgspec.structs import replace
+
+from advisor.replay import (
+    Job,
+    Scenario,
+    bucket_gradients,
+    draw_scenarios,
+    free_communication,
+    predict,
+    replay_scenarios,
+    step_ns,
+)
+from advisor.rules.guards import Guard, Version, apply_change, find_guard, find_torch_version
+from advisor.schema import DDPConfig, Estimate, Prediction
+from advisor.statistics import tie_fraction
+from advisor.verdict import Analysis
+
+Floats = npt.NDArray[np.float64]
+CASTS_PER_COPY = 2.0
+"""A hook casts there and back, where nobody measured it each at the pace of a copy out of the bucket."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """One setting and its step under every scenario, in ns; the central scenario first."""
+
+    config: DDPConfig
+    num_buckets: int
+    steps_ns: Floats
+    blocking_ns: float
+    """Under the central scenario."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Today's setting, and what it takes to try others beside it."""
+
+    job: Job
+    config: DDPConfig
+    scenarios: tuple[Scenario, ...]
+    indifference_ns: float
+    """Settings closer than this are the same."""
+    torch: Version | None
+
+    def try_config(self, config: DDPConfig, *, central: bool = False) -> Trial:
+        """Replays a setting under every scenario, or under the central one alone."""
+        job = self.scale_job(config)
+        scenarios = self.adapt_scenarios(config)[: 1 if central else None]
+        runs = replay_scenarios(job, config, scenarios)
+        steps = np.array([step_ns(job, config, run) for run in runs])
+        return Trial(config, len(bucket_gradients(job.profile, config)), steps, runs[0].blocking)
+
+    def try_change(self, change: Mapping[str, Any]) -> Trial:
+        """Replays today's setting with a change."""
+        return self.try_config(apply_change(self.config, change))
+
+    def predict(self, config: DDPConfig) -> Prediction:
+        """The prediction that belongs to a trial."""
+        return predict(self.scale_job(config), config, self.adapt_scenarios(config))
+
+    def find_guard(self, change: Mapping[str, Any]) -> Guard | None:
+        """What stands in the way of a change."""
+        return find_guard(self.config, change, self.torch)
+
+    def find_ceiling(self) -> Floats:
+        """Today's step with free communication, by scenario."""
+        runs = replay_scenarios(self.job, self.config, [free_communication(s) for s in self.scenarios])
+        return np.array([step_ns(self.job, self.config, run) for run in runs])
+
+    def matters(self, saving: Estimate) -> bool:
+        """Whether a saving is certain, and larger than what settings may differ by and still be the same."""
+        return saving.low > 0 and saving.value > self.indifference_ns
+
+    def scale_job(self, config: DDPConfig) -> Job:
+        """The job with `config`'s micro-steps: each loads its own data, and has its share of what has no name."""
+        more = config.accumulation_steps / self.config.accumulation_steps
+        if more == 1:
+            return self.job
+        slowest = self.job.profile.slowest
+        scaled = replace(slowest, data_ns=round(more * slowest.data_ns), other_ns=round(more * slowest.other_ns))
+        return dataclasses.replace(self.job, profile=replace(self.job.profile, slowest=scaled))
+
+    def adapt_scenarios(self, config: DDPConfig) -> list[Scenario]:
+        """The scenarios as `config` changes them: views need no copies back, and a new hook casts."""
+        adapted = list(self.scenarios)
+        if config.gradient_as_bucket_view and not self.config.gradient_as_bucket_view:
+            adapted = [dataclasses.replace(s, copy_out_ns_per_byte=0.0) for s in adapted]
+        hook = config.comm_hook
+        if hook in ("fp16", "bf16") and hook not in self.scenarios[0].hook_ns_per_byte:
+            costs = [CASTS_PER_COPY * s.copy_out_ns_per_byte for s in self.scenarios]
+            adapted = [
+                dataclasses.replace(s, hook_ns_per_byte={**s.hook_ns_per_byte, hook: cost})
+                for s, cost in zip(adapted, costs, strict=True)
+            ]
+        return adapted
+
+
+def open_bench(analysis: Analysis) -> Bench | None:
+    """A bench for settings of DDP.
+
+    None where nothing can be replayed, one rank is alone, or a rank's trace is missing: what looks like transfer may
+    then be waiting, which no setting shortens.
+    """
+    job, config, baseline = analysis.job, analysis.config, analysis.baseline
+    if job is None or config is None or baseline is None or config.world_size < 2 or not job.model.complete:
+        return None
+    return build_bench(
+        job,
+        config,
+        indifference_ns=tie_fraction(baseline.noise_floor_fraction) * baseline.replayed_ns.value,
+        torch=find_torch_version(analysis.run.manifest),
+    )
+
+
+def build_bench(job: Job, config: DDPConfig, *, indifference_ns: float = 0.0, torch: Version | None = None) -> Bench:
+    """A bench from its parts."""
+    return Bench(job, config, tuple(draw_scenarios(job)), indifference_ns, torch)
+
+
+def measure_saving(before: Trial, after: Trial) -> Estimate:
+    """What `after` saves of `before`'s step for the same samples, in ns; paired, so only what differs is uncertain."""
+    samples = after.config.accumulation_steps / before.config.accumulation_steps
+    return summarize(before.steps_ns - after.steps_ns / samples)
+
+
+def summarize(draws: Floats) -> Estimate:
+    """The central value, which comes first, with the 95 % interval of all."""
+    low, high = np.quantile(draws, [0.025, 0.975])
+    value = float(draws[0])
+    return Estimate(value=value, low=min(value, float(low)), high=max(value, float(high)), basis="fitted")
+
+
+def rank_by_regret(trials: Sequence[Trial]) -> list[Trial]:
+    """The trials by their p95 regret: how much worse than the best one they are in all but the worst scenarios."""
+    best = np.min([trial.steps_ns for trial in trials], axis=0)
+    return sorted(trials, key=lambda trial: float(np.quantile(trial.steps_ns - best, 0.95)))
