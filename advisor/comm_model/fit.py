@@ -30,6 +30,7 @@ from advisor.comm_model.lines import (
     Samples,
     Terms,
     fit_line,
+    place_kinks,
     pose,
 )
 from advisor.comm_model.transfers import Transfer
@@ -139,12 +140,13 @@ def _tabulate(transfers: Sequence[Transfer]) -> Samples:
 
 
 def _read_solution(row: Floats, samples: Samples, terms: Terms, kinks: Sequence[float]) -> CommDraw:
-    betas, moved = np.split(row[FIRST_BETA:], [len(kinks) + 1])
+    betas = row[FIRST_BETA : FIRST_BETA + len(kinks) + 1]
+    placed = place_kinks(np.reshape(kinks, (1, -1)), row[None])[0]
     return CommDraw(
         alpha_ns=float(np.exp(row[ALPHA])) * terms.usual_latency_ns if terms.spread_of_alpha else 0.0,
         communication_slowdown=1 + float(row[GAMMA]),
         betas_ns_per_byte=tuple(float(beta) * samples.ns_per_byte if beta > NO_BETA else 0.0 for beta in betas),
-        kinks_bytes=tuple(float(kink) for kink in np.array(kinks) * np.exp(moved)),
+        kinks_bytes=tuple(map(float, placed)),
     )
 
 

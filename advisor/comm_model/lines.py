@@ -122,7 +122,7 @@ class Problems:
         alpha = np.exp(solutions[:, ALPHA, None]) * terms.usual_latency_ns * (terms.spread_of_alpha > 0)
         num_kinks = self.kinks.shape[1]
         betas = solutions[:, FIRST_BETA : FIRST_BETA + num_kinks + 1] * samples.ns_per_byte
-        kinks = self.kinks * np.exp(solutions[:, FIRST_BETA + num_kinks + 1 :])
+        kinks = place_kinks(self.kinks, solutions)
         parts = split_bytes(samples.num_bytes, kinks)
         line = alpha + np.matmul(parts, betas[:, :, None])[:, :, 0]
         busy = samples.busy * (terms.spread_of_gamma > 0)
@@ -146,6 +146,12 @@ def pose(samples: Samples, terms: Terms, kinks: Sequence[Sequence[float]]) -> Pr
     """A problem for each choice of kinks: every sample counts once, and nothing is drawn."""
     ones, zeros = np.ones((1, len(samples.num_bytes))), np.zeros((1, len(samples.num_bytes)))
     return Problems(samples, terms, np.array(kinks, dtype=np.float64), ones, np.zeros((1, len(terms.spreads))), zeros)
+
+
+def place_kinks(kinks: Floats, solutions: Floats) -> Floats:
+    """The kinks where each solution has moved them, in bytes; none goes past the next one: they stay ascending."""
+    moved = kinks * np.exp(solutions[:, solutions.shape[1] - kinks.shape[1] :])
+    return np.asarray(np.maximum.accumulate(moved, axis=1)) if kinks.shape[1] else moved
 
 
 def split_bytes(num_bytes: Floats, kinks: Floats) -> Floats:

@@ -54,15 +54,20 @@ def test_whatever_was_measured_a_larger_message_takes_no_less_time(transfers: li
     assert all(draw.communication_slowdown >= 1 and draw.alpha_ns >= 0 for draw in model.draws)
 
 
-@settings(max_examples=15, deadline=None)
-@given(st.integers(0, 10**6), st.floats(5e4, 2e6), st.floats(0.1, 5))
-def test_more_steps_leave_no_more_open(seed: int, alpha_ns: float, beta: float) -> None:
-    random = np.random.default_rng(seed)
-    transfers = [
-        Transfer(("0", "all_reduce", "float32"), step, size, time_ns * float(random.normal(1, 0.05)), 0.0, True)
-        for step in range(24)
-        for size in (10**5, 10**6, 10**7)
-        for time_ns in [alpha_ns + beta * size]
-    ]
-    few, many = (fit_comm_model(transfers[: 3 * steps], 2, "gloo").model.predict(10**6) for steps in (4, 24))
-    assert many.high - many.low <= 1.5 * (few.high - few.low)
+@settings(max_examples=4, deadline=None)
+@given(st.floats(5e4, 2e6), st.floats(0.1, 5))
+def test_more_steps_leave_less_open(alpha_ns: float, beta: float) -> None:
+    """Over several runs: of a single one a few lucky steps may agree by chance."""
+    widths = {4: 0.0, 24: 0.0}
+    for seed in range(8):
+        random = np.random.default_rng(seed)
+        transfers = [
+            Transfer(("0", "all_reduce", "float32"), step, size, time_ns * float(random.normal(1, 0.05)), 0.0, True)
+            for step in range(24)
+            for size in (10**5, 10**6, 10**7)
+            for time_ns in [alpha_ns + beta * size]
+        ]
+        for num_steps in widths:
+            predicted = fit_comm_model(transfers[: 3 * num_steps], 2, "gloo").model.predict(10**6)
+            widths[num_steps] += predicted.high - predicted.low
+    assert widths[24] < widths[4]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from advisor.comm_model import Transfer, fit_comm_model
+from advisor.comm_model.lines import place_kinks, split_bytes
 from advisor.schema import Backend, CommModel, broken_line
 
 KIB, MIB = 2**10, 2**20
@@ -107,3 +108,11 @@ def test_no_kink_is_looked_for_where_waiting_hides() -> None:
         Transfer(KEY, s.step, s.num_bytes, s.exclusive_ns, 0.0, complete=False) for s in sample((0.5, 2.0), (MIB,))
     ]
     assert fit_comm_model(transfers, 2, "unknown").model.kinks_bytes == ()
+
+
+def test_kinks_that_move_past_each_other_stay_ascending() -> None:
+    """The columns: alpha, gamma, delta, three betas, and by how much each kink moves, as a logarithm."""
+    solutions = np.array([[0.0, 0.0, 0.0, 1.0, 1.0, 1.0, np.log(2), -np.log(2)]])
+    placed = place_kinks(np.array([[4.0, 6.0]]), solutions)
+    assert placed.tolist() == [[8.0, 8.0]]
+    assert split_bytes(np.array([10.0]), placed).tolist() == [[[8.0, 0.0, 2.0]]]
