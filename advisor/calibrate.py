@@ -1,6 +1,7 @@
 """How computation and communication disturb each other on this machine, and what bucketing itself costs.
 
-The slow-down of computation is measured on work that ran both beside communication and alone.
+Each term is measured in the run itself where it can be, else by a probe of its machines, else assumed: then its
+interval spans what is usual, and a sentence in `assumed` names it.
 """
 
 from __future__ import annotations
@@ -8,17 +9,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from advisor.comm_model import CommFit, estimate_compute_slowdown
+from advisor.comm_model import CommFit, estimate_compute_slowdown, measure_overlap
 from advisor.interference import measure_interference
 from advisor.intervals import total
 from advisor.observation import RankObservation
 from advisor.schedule import StepSchedule
-from advisor.schema import Backend, Calibration, Estimate, Interference, Ladder, StepProfile
+from advisor.schema import (
+    Backend,
+    Calibration,
+    DeviceType,
+    Estimate,
+    Interference,
+    Ladder,
+    StepProfile,
+)
 from advisor.statistics import median_estimate
 from advisor.step_profile import build_step_profile
 
 CONCURRENCY: dict[Backend, int] = {"gloo": 2, "nccl": 1, "unknown": 1}
 """Collectives in flight per process group: gloo runs two worker threads, NCCL one stream."""
+MOST_SLOWDOWN = 1.4
+"""Where nothing tells how much computation and communication slow each other down, they may do so by this factor."""
+CAST_BYTES, COPY_BYTES = 12, 8
+"""Memory traffic an element: a cast of float32 to 16 bits and back reads 4 + 2 and writes 2 + 4, a copy 4 and 4."""
+CASTING_HOOKS = ("fp16", "bf16")
+UNCERTAIN_CAST = 3.0
+"""A cast may cost this many times more or less than its memory traffic tells."""
+GPU_CAST = Estimate(value=0.003, low=0.001, high=0.02, basis="extrapolated")
+"""ns a byte of gradients: their traffic at 1 TB/s; between 3 TB/s and 150 GB/s."""
+CPU_CAST = Estimate(value=0.3, low=0.1, high=0.9, basis="extrapolated")
+"""ns a byte of gradients where no copy was seen: their traffic at 10 GB/s, and three times more or less."""
+SHARED = 2.0
+"""The time of two collectives at once over that of one, on a link that they share evenly."""
 
 
 @dataclass(frozen=True)
@@ -44,29 +66,22 @@ def calibrate(
         schedules: Their gradient exchanges.
         fit: The communication model of the gradients' all-reduce.
         backend: Decides how many collectives run at once.
-        ladders: Tell the slow-down of computation where the traces do not.
+        ladders: Tell slow-downs, and what two collectives at once cost each other, where the traces do not.
     """
     assumed: list[str] = []
+    device = observations[0].device_type
     interference = measure_interference(observations)
-    measured = estimate_compute_slowdown(ladders) if interference is None else interference.slowdown
-    compute_slowdown = _assume(1.0) if measured is None else _at_least_one(measured)
-    if measured is None:
-        assumed.append("computation is not slowed down by communication (no operator ran both with and without it)")
-    if fit is None:
-        assumed.append("communication is not slowed down by computation (no communication model)")
-    on_cpu = observations[0].device_type == "cpu"
-    sent = [(s, sum(max(b.num_bytes, 0) for b in s.buckets)) for s in schedules] if on_cpu else []
-    copies = [s.exchange.copy_back_ns / num_bytes for s, num_bytes in sent if num_bytes]
-    launches = [total(s.exchange.launch_spans) / max(1, len(s.buckets)) for s in schedules] if on_cpu else []
-    if not on_cpu:
-        assumed.append("copies out of the bucket cost no device time")
+    compute_slowdown = _find_compute_slowdown(interference, ladders, assumed)
+    copy_out = _find_copy_out(schedules, device, assumed)
     calibration = Calibration(
         concurrency=CONCURRENCY[backend],
         compute_slowdown=compute_slowdown,
-        communication_slowdown=fit.communication_slowdown if fit else _assume(1.0),
-        copy_in_ns_per_byte=_assume(0.0),
-        copy_out_ns_per_byte=median_estimate(copies) if copies else _assume(0.0),
-        launch_ns=median_estimate(launches) if launches else _assume(0.0),
+        communication_slowdown=_find_communication_slowdown(fit, assumed),
+        two_in_flight=_find_two_in_flight(fit, ladders, backend, assumed),
+        copy_in_ns_per_byte=_find_copy_in(schedules, device),
+        copy_out_ns_per_byte=copy_out,
+        launch_ns=_find_launch(schedules, device),
+        hook_ns_per_byte=_find_casts(copy_out, device, assumed),
         host_tail_ns=median_estimate([s.exchange.host_tail_ns for s in schedules]) if schedules else _assume(0.0),
         baseline_residual_fraction=_assume(0.0),
         assumed=tuple(assumed),
@@ -75,11 +90,90 @@ def calibrate(
     return Calibrated(profile, calibration, interference)
 
 
-def _at_least_one(ratio: Estimate) -> Estimate:
-    """A slow-down as replay takes it: communication makes nothing faster."""
-    value, low, high = (max(1.0, bound) for bound in (ratio.value, ratio.low, ratio.high))
+def _find_compute_slowdown(
+    interference: Interference | None, ladders: Sequence[Ladder], assumed: list[str]
+) -> Estimate:
+    measured = estimate_compute_slowdown(ladders) if interference is None else interference.slowdown
+    if measured is not None:
+        return _limit(measured, 1.0)
+    assumed.append(
+        "computation is not slowed down by communication, and by a factor of "
+        f"{MOST_SLOWDOWN:g} at most (no operator ran both with and without it)"
+    )
+    return _assume(1.0, high=MOST_SLOWDOWN)
+
+
+def _find_communication_slowdown(fit: CommFit | None, assumed: list[str]) -> Estimate:
+    """The fit's own, which holds a probe's samples too; without all ranks it tells none."""
+    if fit is not None and fit.model.complete:
+        return fit.communication_slowdown
+    why = "no communication model" if fit is None else "a rank's trace is missing"
+    assumed.append(
+        f"communication is not slowed down by computation, and by a factor of {MOST_SLOWDOWN:g} at most ({why})"
+    )
+    return _assume(1.0, high=MOST_SLOWDOWN)
+
+
+def _find_two_in_flight(
+    fit: CommFit | None, ladders: Sequence[Ladder], backend: Backend, assumed: list[str]
+) -> Estimate:
+    if CONCURRENCY[backend] == 1:
+        return _assume(SHARED)
+    dtype = fit.model.dtype if fit else "float32"
+    measured = [measure_overlap(ladder, "all_reduce", dtype).two_in_flight for ladder in ladders]
+    known = next((ratio for ratio in measured if ratio is not None), None)
+    if known is not None:
+        return _limit(known, 1.0, SHARED)
+    assumed.append("two collectives in flight share the link evenly (no probe started two at once)")
+    return _assume(SHARED)
+
+
+def _find_copy_in(schedules: Sequence[StepSchedule], device: DeviceType) -> Estimate:
+    """What every gradient costs on its way into its bucket; on a GPU it is part of the computation."""
+    sent = [(s.exchange.copy_in_ns, sum(g.num_bytes for g in s.exchange.gradients)) for s in schedules]
+    rates = [copy_ns / num_bytes for copy_ns, num_bytes in sent if num_bytes > 0]
+    return median_estimate(rates) if rates and device == "cpu" else _assume(0.0)
+
+
+def _find_copy_out(schedules: Sequence[StepSchedule], device: DeviceType, assumed: list[str]) -> Estimate:
+    if device != "cpu":
+        assumed.append("copies out of the buckets are part of what follows backward, whatever the buckets")
+        return _assume(0.0)
+    sent = [(s.exchange.copy_back_ns, sum(max(b.num_bytes, 0) for b in s.buckets)) for s in schedules]
+    rates = [copy_ns / num_bytes for copy_ns, num_bytes in sent if num_bytes]
+    return median_estimate(rates) if rates else _assume(0.0)
+
+
+def _find_launch(schedules: Sequence[StepSchedule], device: DeviceType) -> Estimate:
+    """The host's time for launching one collective; on a GPU it is part of the host's time towards its gradients."""
+    launches = [total(s.exchange.launch_spans) / max(1, len(s.buckets)) for s in schedules]
+    return median_estimate(launches) if launches and device == "cpu" else _assume(0.0)
+
+
+def _find_casts(copy_out: Estimate, device: DeviceType, assumed: list[str]) -> dict[str, Estimate]:
+    """What a hook's casts cost a byte of float32 gradients: their memory traffic, at the pace of the copies out."""
+    if device == "cpu" and copy_out.value > 0:
+        value = copy_out.value * CAST_BYTES / COPY_BYTES
+        cast = _assume(value, low=value / UNCERTAIN_CAST, high=value * UNCERTAIN_CAST)
+    else:
+        cast = CPU_CAST if device == "cpu" else GPU_CAST
+    assumed.append(
+        f"a hook that casts gradients to 16 bits costs {cast.low:.2g} to {cast.high:.2g} ns a byte, "
+        f"{CAST_BYTES} bytes of memory traffic an element (no such hook ran)"
+    )
+    return dict.fromkeys(CASTING_HOOKS, cast)
+
+
+def _limit(ratio: Estimate, least: float, most: float = float("inf")) -> Estimate:
+    """A factor as replay takes it: communication makes nothing faster."""
+    value, low, high = (min(most, max(least, bound)) for bound in (ratio.value, ratio.low, ratio.high))
     return Estimate(value=value, low=low, high=high, basis="fitted")
 
 
-def _assume(value: float) -> Estimate:
-    return Estimate(value=value, low=value, high=value, basis="extrapolated")
+def _assume(value: float, *, low: float | None = None, high: float | None = None) -> Estimate:
+    return Estimate(
+        value=value,
+        low=value if low is None else low,
+        high=value if high is None else high,
+        basis="extrapolated",
+    )

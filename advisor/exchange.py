@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from advisor.collectives import Collective, count_bytes
-from advisor.intervals import Intervals, build_intervals, difference, total
+from advisor.intervals import Intervals, build_intervals, difference, measure_coverage, total
 from advisor.readers.names import (
     ACCUMULATE_GRAD,
     ACCUMULATE_GRAD_OP,
@@ -67,6 +67,8 @@ class StepExchange:
     """GPU: from the last backward kernel's end to the host's launch of the first kernel after backward."""
     copies_alone_ns: int = 0
     """Host time inside the copies back, without what lies between them."""
+    copy_in_ns: int = 0
+    """Host time from each gradient's accumulation to its being ready: hooks, and the copy into its bucket."""
 
     @property
     def blocking_ns(self) -> int:
@@ -122,7 +124,7 @@ def _find_exchange(timeline: RankTimeline, step: StepTimeline, collectives: list
         blocking, host_tail = _find_device_blocking(timeline, backward, finish, last)
     else:
         blocking = _find_host_blocking(timeline, backward, finish, last)
-    gradients, ready_host = _find_gradients(timeline, backward)
+    gradients, ready_host, copy_in_ns = _find_gradients(timeline, backward)
     copies_back = _find_copies_back(timeline, finish)
     return StepExchange(
         step=step,
@@ -137,6 +139,7 @@ def _find_exchange(timeline: RankTimeline, step: StepTimeline, collectives: list
         num_copies_back=len(copies_back),
         host_tail_ns=host_tail,
         copies_alone_ns=total(build_intervals(copies_back["start_ns"], copies_back["end_ns"])),
+        copy_in_ns=copy_in_ns,
     )
 
 
@@ -156,8 +159,8 @@ def _describe_bucket(timeline: RankTimeline, collective: Collective, ready_host:
 
 def _find_gradients(
     timeline: RankTimeline, backward: PhaseSpan
-) -> tuple[tuple[GradientReady, ...], npt.NDArray[np.int64]]:
-    """The gradients of one backward in ready order, and the host times at which they were ready.
+) -> tuple[tuple[GradientReady, ...], npt.NDArray[np.int64], int]:
+    """The gradients of one backward in ready order, when they were ready on the host, and the time of copying in.
 
     A gradient is ready when its AccumulateGrad node ended, hooks and copy into the bucket included, but not the launch
     of the collective that it may have completed.
@@ -172,22 +175,24 @@ def _find_gradients(
     ready_host = np.minimum(padded[first_launch], node_ends)
     inside = np.searchsorted(operators["start_ns"].to_numpy(), node_starts)
     if len(operators) != len(nodes) or not np.array_equal(inside, np.arange(len(nodes))):
-        return (), ready_host
+        return (), ready_host, 0
     on_gpu = timeline.trace.device_type == "cuda"
     zero_host, zero = backward.host_start_ns, backward.start_ns
+    ready_device = [find_device_done(timeline, int(ready)) if on_gpu else int(ready) for ready in ready_host]
+    computed = measure_coverage(timeline.compute)
+    busy = computed(ready_device) - computed([zero])
     gradients = tuple(
         GradientReady(
             index=index,
             num_bytes=count_bytes(int(elements), str(dtype)),
             dtype=str(dtype),
-            ready_host_ns=int(ready) - zero_host,
-            ready_device_ns=(find_device_done(timeline, int(ready)) - zero) if on_gpu else int(ready) - zero,
+            ready_host_ns=int(ready_host[index]) - zero_host,
+            ready_device_ns=ready_device[index] - zero,
+            idle_ns=max(0, ready_device[index] - zero - round(float(busy[index]))) if on_gpu else 0,
         )
-        for index, (ready, elements, dtype) in enumerate(
-            zip(ready_host, operators["num_elements"], operators["dtype"], strict=True)
-        )
+        for index, (elements, dtype) in enumerate(zip(operators["num_elements"], operators["dtype"], strict=True))
     )
-    return gradients, ready_host
+    return gradients, ready_host, int((ready_host - operators["end_ns"].to_numpy()).clip(0).sum())
 
 
 def find_device_done(timeline: RankTimeline, host_ns: int) -> int:

@@ -118,6 +118,7 @@ def divide_compute(job: Job, share: float) -> Job:
             gradient,
             ready_host_ns=round(gradient.ready_host_ns * share),
             ready_device_ns=round(gradient.ready_device_ns * share),
+            idle_ns=round(gradient.idle_ns * share),
         )
         for gradient in slowest.gradients
     )

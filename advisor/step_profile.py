@@ -44,6 +44,7 @@ class _CleanStep:
     before: float
     ready_host: Floats
     ready_device: Floats
+    idle: Floats
     backward: float
     after: float
     """The step without what comes before backward, the observed backward and its finish."""
@@ -115,7 +116,8 @@ def _clean_step(
     on_cpu = observation.device_type == "cpu"
     launches = exchange.launch_spans if on_cpu else exchange.launch_spans[:0]
     launching = measure_coverage(launches)
-    communicating = measure_coverage(difference(observation.communication, launches))
+    disturbing = difference(observation.communication, launches) if on_cpu else observation.overlap
+    communicating = measure_coverage(disturbing)
     zero = backward.start_ns
     launched = launching(observed + zero) - launching([zero])
     beside = communicating(observed + zero) - communicating([zero])
@@ -130,6 +132,7 @@ def _clean_step(
         before=backward.start_ns - schedule.clock_offset_ns - common_start,
         ready_host=np.array([g.ready_host_ns for g in units], dtype=np.float64),
         ready_device=clean[:-1],
+        idle=np.array([g.idle_ns for g in units], dtype=np.float64),
         backward=float(clean[-1]),
         after=step.end_ns - backward.end_ns - finish,
     )
@@ -155,6 +158,7 @@ def _merge(
     device = np.median([_last_ready(group) for group in groups], axis=0)
     host = np.median([np.max([c.ready_host for c in group], axis=0) for group in groups], axis=0)
     device = np.maximum.accumulate(device)
+    idle = np.maximum.accumulate(np.median([np.min([c.idle for c in group], axis=0) for group in groups], axis=0))
     backward = max(_median(ends), float(device[-1]))
     steps = [[c.step for c in group] for group in groups]
     data = _median([max(step.sum_phase_ns("data") for step in group) for group in steps])
@@ -178,8 +182,9 @@ def _merge(
                 dtype=unit.dtype,
                 ready_host_ns=round(float(at_host)),
                 ready_device_ns=round(float(at_device)),
+                idle_ns=round(float(idled)),
             )
-            for unit, at_host, at_device in zip(units, host, device, strict=True)
+            for unit, at_host, at_device, idled in zip(units, host, device, idle, strict=True)
         ),
     )
 

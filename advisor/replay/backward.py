@@ -46,6 +46,8 @@ class Backward:
     """When the host lets computation towards each bucket, and after the last one, begin; empty for at once."""
     gradient_bytes: Sequence[float] = ()
     """Bytes of each bucket that are copied out and cast; empty where they are those on the wire."""
+    copies_out: bool = True
+    """False where gradients are views of the buckets."""
     hook: str = "none"
     casts_before: bool = True
     """False where the computation above holds the hook's casts before the collective already."""
@@ -120,11 +122,12 @@ def replay_backward(backward: Backward, scenario: Scenario) -> Replayed:
         served, bucket = heappop(in_flight)
         ends[bucket] = now
     exposed = now - compute_end
+    copy_out_ns_per_byte = scenario.copy_out_ns_per_byte * backward.copies_out
     at, blocking = compute_end, 0.0
     for end, size in zip(ends, held, strict=True):
         through = end + (1 - CAST_BEFORE) * cast * size
         if through > at:
             blocking += through - at
             at = through
-        at += scenario.copy_out_ns_per_byte * size
+        at += copy_out_ns_per_byte * size
     return Replayed(starts, ends, readies, compute_end, at, blocking, exposed)

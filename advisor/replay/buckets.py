@@ -17,7 +17,7 @@ import numpy as np
 
 from advisor.bucketing import assign_first, assign_rebuilt, bucket_limits
 from advisor.replay.backward import Backward
-from advisor.replay.scenarios import Job
+from advisor.replay.scenarios import Floats, Job
 from advisor.schema import DDPConfig, GradientReady, StepProfile
 
 WIRE_BYTES: Mapping[str, int] = {"fp16": 2, "bf16": 2}
@@ -36,16 +36,27 @@ def plan_backward(job: Job, config: DDPConfig) -> Backward:
     held = [float(sum(gradients[i].num_bytes for i in bucket)) for bucket in buckets]
     if marks_used(config):
         work, sizes, held = [*work, work[-1]], [*sizes, MARK_BYTES * len(gradients)], [*held, 0.0]
-    ready = [float(t) for t in np.maximum.accumulate(work)]
+    ready = np.maximum.accumulate(work)
+    times, idles = np.array([(gradient.ready_device_ns, gradient.idle_ns) for gradient in gradients]).T
+    idle = idles[np.searchsorted(times, ready, side="right") - 1]
+    busy = np.maximum.accumulate(np.append(ready - idle, slowest.backward_ns - idle[-1]))
     return Backward(
-        work=ready,
+        work=busy[:-1].tolist(),
         sizes=sizes,
-        backward_ns=slowest.backward_ns,
+        backward_ns=float(busy[-1]),
         concurrency=job.calibration.concurrency,
+        not_before=_find_begins(ready, busy) if idle.any() else (),
         gradient_bytes=held,
+        copies_out=not config.gradient_as_bucket_view,
         hook=config.comm_hook,
         casts_before=job.today is None or job.today.comm_hook != config.comm_hook,
     )
+
+
+def _find_begins(ready: Floats, busy: Floats) -> list[float]:
+    """When the computation towards each bucket may begin: a late host holds up what is launched next."""
+    ends = np.append(ready, ready[-1] + busy[-1] - busy[-2])
+    return [float(begin) for begin in ends - np.diff(busy, prepend=0.0)]
 
 
 def bucket_gradients(profile: StepProfile, config: DDPConfig) -> list[list[int]]:

@@ -59,7 +59,7 @@ def replay_scenarios(job: Job, config: DDPConfig, scenarios: Sequence[Scenario])
 def step_ns(job: Job, config: DDPConfig, run: Replayed) -> float:
     """The whole optimizer step around a replayed backward, residual included."""
     exchanged = max(run.finish_end, run.compute_end + job.calibration.host_tail_ns.value)
-    around = sum_around(job.profile.slowest, config.accumulation_steps)
+    around = sum_around(job, job.profile.slowest, config.accumulation_steps)
     return (around + exchanged) * (1 + job.calibration.baseline_residual_fraction.value)
 
 

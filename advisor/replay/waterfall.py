@@ -53,18 +53,23 @@ def explain_step(job: Job, config: DDPConfig, scenario: Scenario, final_ns: floa
     return terms
 
 
-def sum_around(rank: RankProfile, micro_steps: int) -> float:
-    """All of an optimizer step but its last backward and exchange, in ns."""
+def sum_around(job: Job, rank: RankProfile, micro_steps: int) -> float:
+    """All of an optimizer step but its last backward and exchange, in ns.
+
+    More micro-steps than were profiled copy nothing into buckets, since they synchronise nothing.
+    """
     computed = micro_steps * rank.forward_ns + (micro_steps - 1) * rank.backward_ns
-    return rank.data_ns + rank.optimizer_ns + rank.other_ns + computed
+    num_bytes = sum(gradient.num_bytes for gradient in rank.gradients)
+    copied = job.calibration.copy_in_ns_per_byte.value * num_bytes * (micro_steps - job.profile.num_micro_steps)
+    return rank.data_ns + rank.optimizer_ns + rank.other_ns + computed - copied
 
 
 def _list_levels(job: Job, config: DDPConfig, central: Scenario) -> Iterator[tuple[str, float]]:
     profile, micro_steps = job.profile, config.accumulation_steps
-    around = sum_around(profile.slowest, micro_steps)
+    around = sum_around(job, profile.slowest, micro_steps)
     full = plan_backward(job, config)
     transfers = float(central.transfer_ns(np.asarray(full.sizes, dtype=np.float64)).sum())
-    alone = [sum_around(rank, micro_steps) + rank.backward_ns for rank in profile.ranks or (profile.slowest,)]
+    alone = [sum_around(job, rank, micro_steps) + rank.backward_ns for rank in profile.ranks or (profile.slowest,)]
     yield NAIVE, float(np.mean(alone)) + transfers
     yield "waiting for the slowest rank", around + profile.slowest.backward_ns + transfers
 

@@ -119,6 +119,8 @@ class GradientReady(Struct, frozen=True, kw_only=True):
     dtype: str
     ready_host_ns: int
     ready_device_ns: int
+    idle_ns: int = 0
+    """GPU: for how long of the time until then no kernel computed, because the host was late."""
 
 
 class RankProfile(Struct, frozen=True, kw_only=True):

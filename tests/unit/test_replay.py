@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
+from msgspec.structs import replace
 
 from advisor.replay import (
     Backward,
     Scenario,
     check_baseline,
     estimate_residual,
+    plan_backward,
     predict,
     predict_ceiling,
     replay_backward,
@@ -92,6 +96,90 @@ def test_copies_out_wait_for_their_bucket_in_order() -> None:
     assert run.ends == [2 * MS, 6 * MS]
     assert run.finish_end == 7 * MS
     assert run.blocking == 3.5 * MS
+
+
+def test_a_hook_casts_before_its_bucket_is_launched_and_after_it_ended() -> None:
+    """4 MB at 0.5 ns a byte: 1 ms before the launch, 2 MB take 2 ms on the wire, 1 ms after it, and 1 ms of copying."""
+    backward = Backward([2 * MS], [2 * MB], 2 * MS, 1, gradient_bytes=[4 * MB], hook="bf16")
+    machine = Scenario(0, 1, 1.0, 1.0, 0.25, 0, hook_ns_per_byte={"bf16": 0.5})
+    run = replay_backward(backward, machine)
+    assert (run.readies, run.ends, run.compute_end) == ([3 * MS], [5 * MS], 3 * MS)
+    assert (run.blocking, run.finish_end) == (3 * MS, 7 * MS)
+    already = replay_backward(dataclasses.replace(backward, casts_before=False), machine)
+    assert (already.ends, already.finish_end) == ([4 * MS], 6 * MS)
+
+
+def test_gradients_that_are_views_of_buckets_are_not_copied_out() -> None:
+    job = build_job([(1, 4 * MB)], backward_ms=2, copy_out_ns_per_byte=exactly(0.25))
+    assert predict(job, build_config()).step_ns.value == 6 * MS
+    assert predict(job, build_config(gradient_as_bucket_view=True)).step_ns.value == 5 * MS
+
+
+def test_what_computation_loses_to_communication_is_lost_in_the_gaps_of_a_late_host() -> None:
+    """The host lets the second half, 1 ms, begin only at 4 ms. A collective from 1 to 5 ms halves the speed of
+    computation: it advances by half until 5 ms, and the rest takes 0.5 ms.
+    """
+    late = Backward([1 * MS], [4 * MB], 2 * MS, 1, not_before=[0, 4 * MS])
+    run = replay_backward(late, scenario(compute_slowdown=2.0))
+    assert (run.ends, run.compute_end) == ([5 * MS], 5.5 * MS)
+    assert (
+        replay_backward(Backward([1 * MS], [4 * MB], 2 * MS, 1), scenario(compute_slowdown=2.0)).compute_end == 3 * MS
+    )
+
+
+def test_the_idling_of_a_device_becomes_the_hosts_time() -> None:
+    """Ready at 2 and 5 ms, of which the device idled 1 and 3: it works 1 ms each time, from 1 and 4 ms on."""
+    job = build_job([(2, MB), (5, MB)], backward_ms=6)
+    idles = [replace(g, idle_ns=idle * MS) for g, idle in zip(job.profile.slowest.gradients, (1, 3), strict=True)]
+    slowest = replace(job.profile.slowest, gradients=tuple(idles))
+    plan = plan_backward(
+        dataclasses.replace(job, profile=replace(job.profile, slowest=slowest)), build_config(bucket_cap_mb=0.0)
+    )
+    assert (list(plan.work), plan.backward_ns) == ([1 * MS, 2 * MS], 3 * MS)
+    assert list(plan.not_before) == [1 * MS, 4 * MS, 5 * MS]
+    run = replay_backward(plan, scenario(0, 0))
+    assert (run.readies, run.compute_end) == ([2 * MS, 5 * MS], 6 * MS)
+
+
+def test_more_micro_steps_copy_nothing_into_buckets() -> None:
+    """Backward of 2 ms, of which 1 ms copies 4 MB in: a silent one takes 1 ms; 3 ms of the exchange stick out."""
+    job = build_job([(1, 4 * MB)], backward_ms=2, copy_in_ns_per_byte=exactly(0.25))
+    assert predict(job, build_config()).step_ns.value == 5 * MS
+    assert predict(job, build_config(accumulation_steps=3)).step_ns.value == 7 * MS
+
+
+@pytest.mark.parametrize("hook", ["none", "bf16", "noop"])
+@pytest.mark.parametrize("accumulation_steps", [1, 4])
+def test_the_terms_of_the_waterfall_add_up_exactly(hook: str, accumulation_steps: int) -> None:
+    job = build_job(
+        [(1, 3 * MB), (2, 5 * MB), (4, 7 * MB)],
+        backward_ms=5,
+        around_ms=(1, 2, 3),
+        concurrency=2,
+        compute_slowdown=exactly(1.3),
+        copy_out_ns_per_byte=exactly(0.21),
+        launch_ns=exactly(12_345.6),
+        hook_ns_per_byte={"bf16": exactly(0.3)},
+        baseline_residual_fraction=exactly(0.017),
+    )
+    prediction = predict(job, build_config(comm_hook=hook, accumulation_steps=accumulation_steps, bucket_cap_mb=0.0))
+    assert sum(term.value_ns for term in prediction.waterfall) == round(prediction.step_ns.value)
+    assert ("casting" in {term.name for term in prediction.waterfall}) == (hook == "bf16")
+
+
+def test_the_waterfall_of_two_buckets_by_hand() -> None:
+    """Ready at 1 and 2 of 2 ms, 2 ms each, so naively 4 ms after backward and 1 ms of forward.
+
+    On links of their own they end at 3 and 4 ms; on one link at 3 and 5. The measured step is 0.5 ms longer.
+    """
+    job = build_job([(1, 2 * MB), (2, 2 * MB)], backward_ms=2, around_ms=(0, 1, 0))
+    terms = predict(job, build_config(bucket_cap_mb=0.0), measured_ns=6.5 * MS).waterfall
+    assert {term.name: term.value_ns / MS for term in terms if term.value_ns} == {
+        "one after the other": 7.0,
+        "hidden beside backward": -2.0,
+        "queueing for the link": 1.0,
+        "not explained": 0.5,
+    }
 
 
 def test_a_late_host_hides_what_communication_would_block() -> None:
