@@ -13,8 +13,15 @@ from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
 from advisor.schema import Report
-from reports import communication, forecast, holistic, sentences, summary, text, waiting
-from reports.charts import bucket_timeline, communication_fit, legend_html, prediction_vs_measurement, step_time_bar
+from reports import communication, forecast, holistic, sentences, summary, text, waiting, waterfall
+from reports.charts import (
+    bucket_timeline,
+    communication_fit,
+    legend_html,
+    prediction_vs_measurement,
+    step_time_bar,
+    step_waterfall,
+)
 from reports.charts.theme import CONFIG
 from reports.palette import PART_LABELS, PARTS
 
@@ -33,6 +40,7 @@ def render_html(report: Report) -> str:
             communication=communication,
             holistic=holistic,
             waiting=waiting,
+            waterfall=waterfall,
             forecast=forecast,
             ranks=summary.summarize_ranks(report),
             buckets=summary.summarize_buckets(report),
@@ -57,6 +65,8 @@ def _draw_charts(report: Report) -> dict[str, Markup]:
     charts: dict[str, Markup] = {}
     if report.steps:
         charts["step_time"] = _embed("step_time", step_time_bar(report))
+    if report.today is not None and report.today.waterfall:
+        charts["waterfall"] = _embed("waterfall", step_waterfall(report.today))
     if report.buckets:
         charts["buckets"] = _embed("buckets", bucket_timeline(report))
     if any(model.samples and model.segments for model in report.comm_models):

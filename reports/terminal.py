@@ -42,6 +42,7 @@ from reports.text import (
     visible_code,
 )
 from reports.waiting import say_interference, tabulate_waiting
+from reports.waterfall import render_waterfall
 
 MAX_RANKS = 16
 """Lines of ranks a terminal should show; the slowest are kept."""
@@ -59,6 +60,7 @@ def render_terminal(report: Report, console: Console, framework: Framework = "to
     _print_alarms(report.alarms, console)
     _print_verdict(report, console)
     _print_baseline(report, console)
+    render_waterfall(report.today, console)
     _print_step(report, console)
     _print_waiting(report, console)
     _print_buckets(report, console)

@@ -9,5 +9,13 @@ from reports.charts.communication import communication_fit
 from reports.charts.legend import legend_html
 from reports.charts.step_time import step_time_bar
 from reports.charts.sweep import prediction_vs_measurement
+from reports.charts.waterfall import step_waterfall
 
-__all__ = ["bucket_timeline", "communication_fit", "legend_html", "prediction_vs_measurement", "step_time_bar"]
+__all__ = [
+    "bucket_timeline",
+    "communication_fit",
+    "legend_html",
+    "prediction_vs_measurement",
+    "step_time_bar",
+    "step_waterfall",
+]

@@ -11,8 +11,15 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from advisor.schema import Evidence, Recommendation, Report
-from reports import forecast, holistic
-from reports.charts import bucket_timeline, communication_fit, legend_html, prediction_vs_measurement, step_time_bar
+from reports import forecast, holistic, waterfall
+from reports.charts import (
+    bucket_timeline,
+    communication_fit,
+    legend_html,
+    prediction_vs_measurement,
+    step_time_bar,
+    step_waterfall,
+)
 from reports.communication import HEADER, tabulate_models
 from reports.sentences import (
     VERDICT_TITLES,
@@ -43,6 +50,7 @@ def render(report: Report) -> None:
     _show_alarms(report)
     _show_verdict(report)
     _show_baseline(report)
+    _show_waterfall(report)
     _show_step(report)
     _show_buckets(report)
     _show_communication(report)
@@ -72,6 +80,14 @@ def _show_baseline(report: Report) -> None:
     _head("Baseline: replay against measurement")
     trusted = report.baseline is not None and report.baseline.trusted
     (st.success if trusted else st.error)(escape_markdown(say_baseline(report)))
+
+
+def _show_waterfall(report: Report) -> None:
+    if report.today is None or not report.today.waterfall:
+        return
+    _head(waterfall.TITLE)
+    _draw(step_waterfall(report.today), "waterfall")
+    st.caption(escape_markdown(waterfall.CAPTION))
 
 
 def _show_step(report: Report) -> None:
