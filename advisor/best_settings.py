@@ -6,6 +6,7 @@ The list is exact where one all-reduce runs at a time and nothing disturbs anyth
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 
 from msgspec.structs import replace
@@ -15,6 +16,9 @@ from advisor.bucketing import find_distinct_caps, round_cap_mb
 from advisor.replay import Job, Scenario, count_wire_bytes, draw_scenarios, replay_scenarios, step_ns
 from advisor.schema import DDPConfig
 
+NEIGHBOURS = 5
+"""Caps of the other buckets that are tried behind every first bucket."""
+MOST_FIRST_BUCKETS = 24
 ROUNDING_DIGITS = 3
 """Steps that differ by less than a picosecond are the same."""
 EFFECTIVE_LATENCIES = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -29,6 +33,21 @@ def find_best_cap(job: Job, config: DDPConfig) -> DDPConfig:
     ranges = find_distinct_caps(sizes, keys, caps_first_bucket=config.caps_first_bucket)
     caps = [round_cap_mb(low, high) for low, high in ranges]
     return min((replace(config, bucket_cap_mb=cap, bucket_cap_mb_list=None) for cap in caps), key=_judge_with(job))
+
+
+def find_best_first_bucket(job: Job, config: DDPConfig) -> DDPConfig:
+    """`config` with the two-entry list, the first bucket's cap and that of all others, whose step is shortest.
+
+    Every first bucket of whole gradients is tried with the best cap and with the four nearest to it.
+    """
+    gradients = job.profile.slowest.gradients
+    sizes, keys = [g.num_bytes for g in gradients], [g.dtype for g in gradients]
+    caps = [round_cap_mb(low, high) for low, high in find_distinct_caps(sizes, keys, caps_first_bucket=True)]
+    best = find_best_cap(job, config).bucket_cap_mb or caps[-1]
+    others = sorted(caps, key=lambda cap: abs(math.log(cap / best)))[:NEIGHBOURS]
+    firsts = caps[:: max(1, len(caps) // MOST_FIRST_BUCKETS)]
+    lists = [(first, other) for first in firsts for other in others if first < other] or [(best, best)]
+    return min((replace(config, bucket_cap_mb=None, bucket_cap_mb_list=pair) for pair in lists), key=_judge_with(job))
 
 
 def find_best_list(job: Job, config: DDPConfig) -> DDPConfig | None:

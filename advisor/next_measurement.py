@@ -19,15 +19,15 @@ SMALLER = 4
 def suggest_measurement(analysis: Analysis, verdict: Verdict, advice: Sequence[Recommendation]) -> str:
     """What to measure next; empty where nothing is uncertain, or where speed is not the question.
 
-    A second size of buckets comes before all else where latency is unknown. Then the change that is advised first, and
-    where none is, the cap that may matter although it is not sure to.
+    A second size of buckets comes before all else where latency is unknown. Then the change that is advised first (but
+    not more micro-steps, which train otherwise), and where none is, the cap that may matter although it is not sure to.
     """
     bench = open_bench(analysis)
     if bench is None or verdict.code not in EXCHANGE or analysis.baseline is None or not analysis.baseline.trusted:
         return ""
     if not bench.job.model.latency_known:
         return _ask_for_another_size(bench)
-    changes = [recommendation.change for recommendation in advice if recommendation.change]
+    changes = [each.change for each in advice if each.change and "accumulation_steps" not in each.change]
     if changes:
         named = ", ".join(f"{name} {say_value(name, value)}" for name, value in changes[0].items() if value is not None)
         return (

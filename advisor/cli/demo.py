@@ -73,6 +73,8 @@ def say_outcome(report: Report) -> str:
 
     Changes are compared, not steps: the predicted ones carry the profiler's own cost, the measured ones do not.
     """
+    from advisor.cli.proof import is_measurable
+
     if report.sweep is None:
         return "Replay knows no other setting for this run, so there was nothing to measure."
     reference, *_, arm = report.sweep.arms
@@ -81,6 +83,8 @@ def say_outcome(report: Report) -> str:
     predicted = arm.predicted_ns.value / reference.predicted_ns.value - 1
     changes = f"{arm.name}: predicted {100 * predicted:+.1f} %, measured {100 * (arm.ratio.value - 1):+.1f} %"
     outcome = "a tie with today's setting" if arm.outcome == "tie" else arm.outcome
-    if not report.recommendations:
-        return f"{changes}, {outcome}. No change was advised; this one had the shortest predicted step."
-    return f"{changes}, {outcome}: the advice is {report.recommendations[0].status}."
+    measured = [advice for advice in report.recommendations if is_measurable(advice)]
+    if measured:
+        return f"{changes}, {outcome}: the advice is {measured[0].status}."
+    advised = "No other setting for the same batch" if report.recommendations else "No change"
+    return f"{changes}, {outcome}. {advised} was advised; this one had the shortest predicted step."

@@ -56,16 +56,22 @@ def prove(report: Report, job: JobSpec, folder: Path, budget_s: float, on_progre
 def choose_arms(report: Report) -> tuple[Arm, ...]:
     """Today's setting and the best candidate with their predicted steps; fewer where replay cannot predict.
 
-    The candidate is the first recommendation's. Without one it is the setting with the shortest predicted step, since
-    a prediction of "no difference" is worth a test as well.
+    The candidate is the first recommendation's that keeps the samples of a step: more micro-steps are another training,
+    and their step another amount of work. Without one it is the setting with the shortest predicted step, since a
+    prediction of "no difference" is worth a test as well.
     """
     job, today = find_job(report), report.config
     if job is None or today is None:
         return ()
-    advised = [apply_change(today, advice.change) for advice in report.recommendations if advice.change]
+    advised = [apply_change(today, advice.change) for advice in report.recommendations if is_measurable(advice)]
     ranked = advised or [candidate.config for candidate in rank_candidates(build_bench(job, today))[1:]]
     named = [("today", today), *((_describe(config, today), config) for config in ranked[:1] if config != today)]
     return tuple(Arm(name=name, config=config, predicted_ns=what_if(report, config).step_ns) for name, config in named)
+
+
+def is_measurable(advice: Recommendation) -> bool:
+    """Whether an arm can run the advice: it changes settings of DDP, and not how many samples a step has."""
+    return bool(advice.change) and "accumulation_steps" not in advice.change
 
 
 def attach_sweep(report: Report, sweep: Sweep) -> Report:

@@ -51,8 +51,21 @@ class Rule:
 
 RULES: tuple[Rule, ...] = (
     Rule("bucket_cap", EXCHANGE, Risk.NONE),
+    Rule("first_bucket", EXCHANGE, Risk.NONE),
+    Rule("bucket_list", EXCHANGE, Risk.NONE),
     Rule("gradient_as_bucket_view", EXCHANGE | HOST, Risk.NONE),
+    Rule("batched_grad_copy", HOST, Risk.NONE),
+    Rule("parameter_order", EXCHANGE, Risk.NONE),
+    Rule("indivisible_tail", EXCHANGE, Risk.NONE),
+    Rule("slow_link", EXCHANGE, Risk.NONE),
     Rule("straggler", STRAGGLER, Risk.NONE),
     Rule("host_bound", HOST, Risk.NONE),
     Rule("input_bound", INPUT, Risk.NONE),
+    Rule("find_unused_parameters", EXCHANGE | HIDDEN, Risk.CONDITION),
+    Rule("static_graph", EXCHANGE, Risk.CONDITION),
+    Rule("forward_sync_buffers", EXCHANGE | HIDDEN, Risk.CONDITION),
+    Rule("channels", EXCHANGE | HIDDEN, Risk.CONDITION),
+    Rule("sixteen_bit_hook", EXCHANGE, Risk.NUMERICS),
+    Rule("powersgd", EXCHANGE, Risk.NUMERICS),
+    Rule("accumulation", EXCHANGE, Risk.TRAINING),
 )

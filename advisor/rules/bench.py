@@ -27,7 +27,7 @@ from advisor.replay import (
     step_ns,
 )
 from advisor.rules.guards import Guard, Version, apply_change, find_guard, find_torch_version
-from advisor.schema import DDPConfig, Estimate, Prediction
+from advisor.schema import DDPConfig, Estimate, Evidence, GradientReady, Prediction
 from advisor.statistics import tie_fraction
 from advisor.verdict import Analysis
 
@@ -78,10 +78,24 @@ class Bench:
         """What stands in the way of a change."""
         return find_guard(self.config, change, self.torch)
 
-    def find_ceiling(self) -> Floats:
-        """Today's step with free communication, by scenario."""
-        runs = replay_scenarios(self.job, self.config, [free_communication(s) for s in self.scenarios])
-        return np.array([step_ns(self.job, self.config, run) for run in runs])
+    @property
+    def today(self) -> Trial:
+        """Today's setting."""
+        return self.try_config(self.config)
+
+    @property
+    def communication_ns(self) -> float:
+        """All that communication costs today's step: what blocks it, what it slows down, launches and copies."""
+        free = dataclasses.replace(free_communication(self.scenarios[0]), copy_out_ns_per_byte=0.0, launch_ns=0.0)
+        (run,) = replay_scenarios(self.job, self.config, [free])
+        today = self.try_config(self.config, central=True)
+        return float(today.steps_ns[0]) - step_ns(self.job, self.config, run)
+
+    def with_gradients(self, gradients: Sequence[GradientReady]) -> Bench:
+        """A bench for the same job with other gradients."""
+        profile = self.job.profile
+        slowest = replace(profile.slowest, gradients=tuple(gradients))
+        return dataclasses.replace(self, job=dataclasses.replace(self.job, profile=replace(profile, slowest=slowest)))
 
     def matters(self, saving: Estimate) -> bool:
         """Whether a saving is certain, and larger than what settings may differ by and still be the same."""
@@ -137,6 +151,15 @@ def measure_saving(before: Trial, after: Trial) -> Estimate:
     """What `after` saves of `before`'s step for the same samples, in ns; paired, so only what differs is uncertain."""
     samples = after.config.accumulation_steps / before.config.accumulation_steps
     return summarize(before.steps_ns - after.steps_ns / samples)
+
+
+def show_steps(before: Trial, after: Trial, rows: tuple[int, ...]) -> tuple[Evidence, ...]:
+    """Both replayed steps as evidence, for today's samples each."""
+    samples = after.config.accumulation_steps / before.config.accumulation_steps
+    times = {"step today, replayed": before.steps_ns[0], "step with the change": after.steps_ns[0] / samples}
+    return tuple(
+        Evidence(name=name, value=float(ns) / 1e6, unit="ms", table="steps", rows=rows) for name, ns in times.items()
+    )
 
 
 def summarize(draws: Floats) -> Estimate:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from advisor.bucketing import DEFAULT_BUCKET_CAP_MB, find_distinct_caps, round_cap_mb
 from advisor.replay import Job, bucket_gradients, rebuilds
-from advisor.rules.bench import Bench, Trial, measure_saving, open_bench, rank_by_regret
+from advisor.rules.bench import Bench, Trial, measure_saving, open_bench, rank_by_regret, show_steps
 from advisor.rules.words import find_rows, say_ms, say_value
 from advisor.schema import DDPConfig, Evidence, Recommendation
 from advisor.verdict import Analysis
@@ -57,8 +57,7 @@ def propose(analysis: Analysis) -> Recommendation | None:
         saving_ns=saving,
         status="predicted",
         evidence=(
-            Evidence(name="step today, replayed", value=float(today.steps_ns[0]) / 1e6, unit="ms", table="steps"),
-            Evidence(name="step with the change", value=float(chosen.steps_ns[0]) / 1e6, unit="ms", table="steps"),
+            *show_steps(today, chosen, find_rows(analysis.steps)),
             Evidence(
                 name="buckets today",
                 value=today.num_buckets,
@@ -70,7 +69,7 @@ def propose(analysis: Analysis) -> Recommendation | None:
         caveats=tuple(_list_caveats(bench.job)),
         sources=SOURCES,
         prediction=bench.predict(chosen.config),
-        acts_on_ns=today.blocking_ns,
+        acts_on_ns=bench.communication_ns,
         equally_good={"bucket_cap_mb": tuple(sorted(t.config.bucket_cap_mb or 0.0 for t in equal))},
     )
 
