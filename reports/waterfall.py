@@ -40,7 +40,7 @@ class WaterfallLine:
 
 
 def list_lines(prediction: Prediction) -> list[WaterfallLine]:
-    """The naive step (from zero), then every mechanism that changes it visibly; empty where the prediction lists none."""
+    """The naive step (from zero), then every mechanism that changes it visibly; empty without a waterfall."""
     levels = list(accumulate((term.value_ns for term in prediction.waterfall), initial=0.0))
     return [
         WaterfallLine(term.name, before, after)

@@ -1,12 +1,7 @@
 """Traces of several ranks from a schedule that is known: what the analysis should find in them is written down first.
 
-A step loads data, runs forward and backward, reduces its buckets, and updates. A bucket's transfer starts when the last
-rank has taken it up and is `alpha + beta · bytes` of work for the link. NCCL runs one collective at a time on a stream
-of its own; gloo's two workers a rank take up buckets first in first out, and transfers under way at once share the link
-evenly. On a GPU the host runs ahead, and the optimizer's kernel waits for the last bucket; on a CPU the backward thread
-waits for bucket after bucket and copies each one back.
-
-Nothing here comes from the analysis, so that neither can hide a mistake of the other.
+The schedule is that of `simulated_schedule.py`; on a GPU the host runs ahead of it. Written are runs of one micro-step
+and without a hook. Nothing here comes from the analysis, so that neither can hide a mistake of the other.
 """
 
 from __future__ import annotations
@@ -18,62 +13,15 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
 
-from advisor.schema import Phase
+from tests.simulated_schedule import MS, US, Exchange, Plan, Scenario, play_steps
 
 EPOCH_NS = 1_700_000_000_123_456_789
-MS, US = 1_000_000, 1_000
 FIRST_STEP = 3
-NUM_WORKERS = 2
 HOST_SHARE = 0.5
 """The host's time for launching over the device's time for running it."""
 LAUNCH_NS = 5 * US
 NODE = "autograd::engine::evaluate_function: "
 MAIN, WORKERS, COMPUTE, NCCL = 1, (101, 102), 7, 20
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scenario:
-    """What happens, in round numbers; the same in every step but for the noise."""
-
-    backend: Literal["nccl", "gloo"] = "nccl"
-    num_ranks: int = 2
-    num_steps: int = 4
-    gradients: tuple[tuple[float, int], ...]
-    """(ready in ms from the start of backward, elements), in ready order."""
-    buckets: tuple[int, ...]
-    """How many gradients each bucket holds."""
-    data_ms: float = 1.0
-    forward_ms: float = 10.0
-    backward_ms: float
-    copy_ms: float = 0.1
-    """Copying one bucket back, on a CPU."""
-    optimizer_ms: float = 2.0
-    segments: tuple[tuple[int, float, float], ...]
-    """(from bytes, alpha in µs, beta in ns a byte), by size."""
-    late_rank: int | None = None
-    late_phase: Phase = "backward"
-    late_ms: float = 0.0
-    clock_offsets_ms: tuple[float, ...] = ()
-    drifts: tuple[float, ...] = ()
-    """What a rank's clock gains a ns."""
-    noise: float = 0.0
-    """Standard deviation of every compute and transfer time, relative."""
-    jitter_us: float = 0.0
-    """Standard deviation of when a rank sees the end of a collective."""
-    seed: int = 0
-    num_pieces: int = 1
-    """Operators that share the forward; on a GPU each of them launches a kernel."""
-
-    def count_bytes(self) -> list[int]:
-        """The bytes of each bucket."""
-        sizes = [elements for _, elements in self.gradients]
-        places = [sum(self.buckets[:n]) for n in range(len(self.buckets) + 1)]
-        return [4 * sum(sizes[a:b]) for a, b in pairwise(places)]
-
-    def transfer_ns(self, num_bytes: int) -> float:
-        """What the link needs for one all-reduce alone."""
-        _, alpha, beta = [segment for segment in self.segments if segment[0] <= num_bytes][-1]
-        return alpha * US + beta * num_bytes
 
 
 @dataclass(frozen=True)
@@ -98,33 +46,17 @@ class Simulation:
     buckets: list[TrueBucket] = field(default_factory=list)
 
 
-@dataclass
-class _Exchange:
-    """One step's exchange: per rank and bucket the start, and by bucket the transfer's start and end."""
-
-    starts: list[list[float]]
-    workers: list[list[int]]
-    transfer_starts: list[float]
-    ends: list[float]
-
-
 def simulate(scenario: Scenario) -> Simulation:
     """Runs a scenario and writes each rank's trace as Kineto JSON."""
+    assert (scenario.micro_steps, scenario.comm_hook) == (1, "none"), "only such runs are written"
     noise = random.Random(scenario.seed)
     writers = [_Writer(scenario, rank, noise) for rank in range(scenario.num_ranks)]
     simulation = Simulation([])
-    starts = [0.0] * scenario.num_ranks
-    for number in range(FIRST_STEP, FIRST_STEP + scenario.num_steps):
-        plans = [_Plan(scenario, rank, starts[rank], noise) for rank in range(scenario.num_ranks)]
-        work = [_disturb(noise, scenario.noise, scenario.transfer_ns(n)) for n in scenario.count_bytes()]
-        run = _run_nccl if scenario.backend == "nccl" else _run_gloo
-        exchange = run([plan.ready for plan in plans], work)
-        for rank, (plan, writer) in enumerate(zip(plans, writers, strict=True)):
-            waits, starts[rank] = plan.finish(exchange.ends)
-            simulation.buckets += _charge(rank, number, plan.ready, exchange, waits)
-            writer.write_step(
-                number, plan, (exchange.starts[rank], exchange.workers[rank], exchange.ends), starts[rank]
-            )
+    for number, step in enumerate(play_steps(scenario, noise), FIRST_STEP):
+        for rank, (plan, writer) in enumerate(zip(step.plans, writers, strict=True)):
+            simulation.buckets += _charge(rank, number, plan.ready, step.exchange, step.waits[rank])
+            spans = (step.exchange.starts[rank], step.exchange.workers[rank], step.exchange.ends)
+            writer.write_step(number, plan, spans, step.ends[rank])
     simulation.traces = [writer.to_json() for writer in writers]
     return simulation
 
@@ -178,97 +110,8 @@ def draw_ladder(seed: int, backend: Literal["nccl", "gloo"]) -> Scenario:
     )
 
 
-def _disturb(noise: random.Random, spread: float, value: float) -> float:
-    return value * max(0.2, noise.gauss(1.0, spread)) if spread else value
-
-
-class _Plan:
-    """One rank's step without its exchange."""
-
-    def __init__(self, scenario: Scenario, rank: int, start: float, noise: random.Random) -> None:
-        late = {scenario.late_phase: scenario.late_ms * MS} if rank == scenario.late_rank else {}
-        self.scenario, self.start = scenario, start
-        self.forward = start + _disturb(noise, scenario.noise, scenario.data_ms * MS) + late.get("data", 0)
-        self.backward = (
-            self.forward + _disturb(noise, scenario.noise, scenario.forward_ms * MS) + late.get("forward", 0)
-        )
-        length = scenario.backward_ms * MS
-        stretch = (_disturb(noise, scenario.noise, length) + late.get("backward", 0)) / length
-        self.gradients = [self.backward + at * MS * stretch for at, _ in scenario.gradients]
-        self.backward_end = self.backward + length * stretch
-        lasts = [sum(scenario.buckets[: n + 1]) - 1 for n in range(len(scenario.buckets))]
-        self.ready = [self.gradients[last] for last in lasts]
-        self.copies: list[tuple[float, float]] = []
-        self.optimizer = 0.0
-
-    def finish(self, ends: Sequence[float]) -> tuple[list[tuple[float, float]], float]:
-        """When the step waited for its exchange, and when it ended."""
-        now, waits = self.backward_end, []
-        if self.scenario.backend == "nccl":
-            waits, now = [(now, max(ends))], max(now, *ends)
-        else:
-            for end in ends:
-                waits.append((now, end))
-                now = max(now, end)
-                self.copies.append((now, now + self.scenario.copy_ms * MS))
-                now += self.scenario.copy_ms * MS
-        self.optimizer = now
-        return [(a, b) for a, b in waits if a < b], now + self.scenario.optimizer_ms * MS
-
-
-# -------------------------------------------------------------------------------------------------------- queueing
-
-
-def _run_nccl(ready: Sequence[Sequence[float]], work: Sequence[float]) -> _Exchange:
-    """One collective after the other: a rank takes up the next one when it is ready and the one before is over."""
-    starts: list[list[float]] = [[] for _ in ready]
-    transfer_starts: list[float] = []
-    ends: list[float] = []
-    for bucket, needed in enumerate(work):
-        over = ends[-1] if ends else 0.0
-        for rank, own in enumerate(ready):
-            starts[rank].append(max(own[bucket], over))
-        transfer_starts.append(max(of_rank[bucket] for of_rank in starts))
-        ends.append(transfer_starts[-1] + needed)
-    return _Exchange(starts, [[0] * len(work) for _ in ready], transfer_starts, ends)
-
-
-def _run_gloo(ready: Sequence[Sequence[float]], work: Sequence[float]) -> _Exchange:
-    """Two workers a rank take up buckets in order; transfers that all ranks have taken up share the link evenly."""
-    num_buckets = len(work)
-    starts: list[list[float]] = [[] for _ in ready]
-    workers: list[list[int]] = [[] for _ in ready]
-    transfer_starts, ends, left = [0.0] * num_buckets, [0.0] * num_buckets, list(work)
-    running: list[int] = []
-    done = [False] * num_buckets
-    now = min(own[0] for own in ready)
-    while not all(done):
-        for rank, own in enumerate(ready):
-            busy = {workers[rank][b] for b in range(len(starts[rank])) if not done[b]}
-            while (bucket := len(starts[rank])) < num_buckets and own[bucket] <= now and len(busy) < NUM_WORKERS:
-                worker = min(set(range(NUM_WORKERS)) - busy)
-                starts[rank].append(now)
-                workers[rank].append(worker)
-                busy.add(worker)
-        for bucket in range(num_buckets):
-            if bucket not in running and not done[bucket] and all(len(own) > bucket for own in starts):
-                running.append(bucket)
-                transfer_starts[bucket] = now
-        launches = [own[b] for own, taken in zip(ready, starts, strict=True) for b in range(len(taken), num_buckets)]
-        events = [at for at in launches if at > now]
-        events += [now + min(left[bucket] for bucket in running) * len(running)] if running else []
-        then = min(events)
-        for bucket in running:
-            left[bucket] -= (then - now) / len(running)
-        now = then
-        for bucket in [b for b in running if left[b] <= 1e-3]:
-            ends[bucket], done[bucket] = now, True
-            running.remove(bucket)
-    return _Exchange(starts, workers, transfer_starts, ends)
-
-
 def _charge(
-    rank: int, step: int, ready: Sequence[float], exchange: _Exchange, waits: Sequence[tuple[float, float]]
+    rank: int, step: int, ready: Sequence[float], exchange: Exchange, waits: Sequence[tuple[float, float]]
 ) -> list[TrueBucket]:
     """Charges each instant of waiting to a bucket in transfer, else to one waiting for peers, else to the next."""
     starts, begins, ends = exchange.starts[rank], exchange.transfer_starts, exchange.ends
@@ -310,7 +153,7 @@ class _Writer:
         self.events.append(f'{{"ph": "X", {words}, {times}, "args": {json.dumps(args)}}}')
 
     def write_step(
-        self, number: int, plan: _Plan, exchange: tuple[Sequence[float], Sequence[int], Sequence[float]], end: float
+        self, number: int, plan: Plan, exchange: tuple[Sequence[float], Sequence[int], Sequence[float]], end: float
     ) -> None:
         self.add("user_annotation", f"ProfilerStep#{number}", (plan.start, end))
         if self.scenario.backend == "nccl":
@@ -319,7 +162,7 @@ class _Writer:
             self._write_cpu(plan, exchange, end)
 
     def _write_cpu(
-        self, plan: _Plan, exchange: tuple[Sequence[float], Sequence[int], Sequence[float]], end: float
+        self, plan: Plan, exchange: tuple[Sequence[float], Sequence[int], Sequence[float]], end: float
     ) -> None:
         self.add("user_annotation", "DistributedDataParallel.forward", (plan.forward, plan.backward))
         for span in self._cut(plan.forward, plan.backward):
@@ -340,7 +183,7 @@ class _Writer:
         self.add("user_annotation", "Optimizer.step#SGD.step", (plan.optimizer, end))
 
     def _write_gpu(
-        self, plan: _Plan, exchange: tuple[Sequence[float], Sequence[int], Sequence[float]], end: float
+        self, plan: Plan, exchange: tuple[Sequence[float], Sequence[int], Sequence[float]], end: float
     ) -> None:
         """The host starts with the step and launches in a share of the time that the device takes."""
 
@@ -376,7 +219,7 @@ class _Writer:
         length = (end - start) / self.scenario.num_pieces
         return [(start + length * n, start + length * (n + 1)) for n in range(self.scenario.num_pieces)]
 
-    def _list_gradients(self, plan: _Plan) -> Iterable[tuple[float, float, int]]:
+    def _list_gradients(self, plan: Plan) -> Iterable[tuple[float, float, int]]:
         """(ready of the one before, ready, elements) of each gradient."""
         befores = [plan.backward, *plan.gradients]
         elements = [elements for _, elements in self.scenario.gradients]
