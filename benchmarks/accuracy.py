@@ -20,7 +20,8 @@ from advisor.schedule import build_schedules
 from advisor.schema import Estimate
 from advisor.stragglers import find_straggler, find_waiting
 from benchmarks.result import Measurement, write_result
-from tests.simulator import Scenario, Simulation, draw_ladder, draw_scenario, simulate
+from tests.simulated_schedule import Scenario
+from tests.simulator import Simulation, draw_ladder, draw_scenario, simulate
 
 NUM_RUNS = 100
 BACKENDS: tuple[Literal["nccl", "gloo"], ...] = ("nccl", "gloo")

@@ -16,7 +16,8 @@ from advisor.statistics import median_estimate
 from advisor.tables import Trace
 from benchmarks.accuracy import BACKENDS
 from benchmarks.result import Measurement, write_result
-from tests.simulator import Scenario, simulate
+from tests.simulated_schedule import Scenario
+from tests.simulator import simulate
 
 NUM_RANKS, NUM_STEPS, NUM_EVENTS = 8, 5, 100_000
 EVENTS_A_PIECE = {"nccl": 3, "gloo": 1}

@@ -18,7 +18,8 @@ import psutil  # type: ignore[import-untyped]
 
 from advisor.schema import Estimate
 from benchmarks.result import Measurement, write_result
-from tests.simulator import Scenario, simulate
+from tests.simulated_schedule import Scenario
+from tests.simulator import simulate
 
 NUM_RANKS = 1000
 WORKERS = (1, 2)

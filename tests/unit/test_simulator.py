@@ -7,7 +7,8 @@ from typing import Literal
 import pytest
 
 from benchmarks.accuracy import measure_errors, measure_fit
-from tests.simulator import MS, Scenario, draw_ladder, draw_scenario, simulate
+from tests.simulated_schedule import MS, Scenario
+from tests.simulator import draw_ladder, draw_scenario, simulate
 
 BACKENDS: tuple[Literal["nccl", "gloo"], ...] = ("nccl", "gloo")
 SEEDS = range(1000, 1003)
