@@ -16,7 +16,7 @@ from advisor.rules.bench import Bench, Trial, measure_saving, open_bench
 from advisor.rules.guards import GUARDS, apply_change, find_guard, find_torch_version
 from advisor.rules.memory import list_memory
 from advisor.rules.words import say_ms, say_value
-from advisor.schema import Recommendation, Verdict
+from advisor.schema import Estimate, Evidence, Recommendation, Verdict
 from advisor.verdict import Analysis
 
 MOST_RECOMMENDATIONS = 3
@@ -51,7 +51,7 @@ def recommend(analysis: Analysis, verdict: Verdict) -> tuple[Recommendation, ...
     if bench is not None:
         proposals = _replay_together(bench, proposals)
     ranked = sorted(proposals, key=lambda proposal: proposal.order)[:MOST_RECOMMENDATIONS]
-    return tuple(_add_memory(analysis, proposal.advice) for proposal in ranked)
+    return tuple(_add_memory(analysis, _bound(proposal.advice)) for proposal in ranked)
 
 
 def _is_safe(analysis: Analysis, advice: Recommendation) -> bool:
@@ -65,7 +65,7 @@ def _is_safe(analysis: Analysis, advice: Recommendation) -> bool:
 
 def _replay_together(bench: Bench, proposals: Sequence[Proposal]) -> list[Proposal]:
     """The changes without risk as one, as far as each adds to it; then the others as they do on top of it."""
-    today = bench.try_config(bench.config)
+    today = bench.today
     replayed = [p for p in proposals if p.advice.prediction is not None]
     rest = [p for p in proposals if p.advice.prediction is None]
     chosen: list[Recommendation] = []
@@ -137,9 +137,18 @@ def _put_on_top(
     more = measure_saving(reached, trial)
     if not bench.matters(more):
         return None
-    total = measure_saving(bench.try_config(bench.config), trial)
-    said = f"{advice.message} Together with the advice above it is {say_ms(total.value)} a step."
-    return replace(advice, message=said)
+    together = measure_saving(bench.today, trial).value / 1e6
+    evidence = Evidence(name="saved together with the first advice", value=together, unit="ms")
+    return replace(advice, evidence=(*advice.evidence, evidence))
+
+
+def _bound(advice: Recommendation) -> Recommendation:
+    """The advice with a saving that nowhere exceeds the time that it acts on."""
+    saving, most = advice.saving_ns, advice.acts_on_ns
+    if saving is None or most is None or saving.high <= most:
+        return advice
+    value, low, high = (min(bound, most) for bound in (saving.value, saving.low, saving.high))
+    return replace(advice, saving_ns=Estimate(value=value, low=low, high=high, basis=saving.basis))
 
 
 def _add_memory(analysis: Analysis, advice: Recommendation) -> Recommendation:

@@ -17,6 +17,8 @@ RULE = "accumulation"
 FACTORS = (2, 4, 8)
 ENOUGH = 0.25
 """The least factor is taken that leaves at most this share of today's blocking for the same samples."""
+WORTH_IT = 0.10
+"""Of the step: a smaller saving is not worth another training."""
 SOURCES = (
     "torch/nn/parallel/distributed.py: no_sync",
     "Li et al., PyTorch Distributed: Experiences on Accelerating Data Parallel Training (VLDB 2020), section 3.2.4",
@@ -30,18 +32,19 @@ def propose(analysis: Analysis) -> Recommendation | None:
         return None
     today, chosen = bench.today, choose_depth(bench)
     saving = measure_saving(today, chosen)
-    if not bench.matters(saving):
+    if not bench.matters(saving) or saving.value < WORTH_IT * today.steps_ns[0]:
         return None
     config, steps = bench.config, chosen.config.accumulation_steps
     num_bytes = sum(count_wire_bytes(gradient, config) for gradient in bench.job.profile.slowest.gradients)
     sent = traffic_factor(config.world_size) * num_bytes
-    optimizer_ns = bench.job.profile.slowest.optimizer_ns
+    residual = bench.job.calibration.baseline_residual_fraction.value
+    optimizer_ns = bench.job.profile.slowest.optimizer_ns * (1 + residual)
     more = steps // config.accumulation_steps
     return Recommendation(
         rule=RULE,
         title=f"Accumulate gradients over {steps} micro-steps (today: {config.accumulation_steps})",
         message=(
-            f"The exchange blocks {say_ms(today.blocking_ns)} and the optimizer takes {say_ms(optimizer_ns)} a step; "
+            f"Communication costs {say_ms(bench.communication_ns)} and the optimizer {say_ms(optimizer_ns)} a step; "
             f"over {steps} micro-steps both are paid once, so that replay predicts {say_ms(saving.value)} less for the "
             f"samples of today's step. Put forward and backward of all but the last into no_sync, divide the loss by "
             f"{steps}, and retune the learning rate or cut the batch."

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from statistics import median
 
-from advisor.rules.bench import measure_saving, open_bench
+from advisor.rules.bench import Bench, measure_saving, open_bench
+from advisor.rules.guards import apply_change
 from advisor.rules.words import find_rows, say_ms
 from advisor.schema import Estimate, Evidence, Recommendation
 from advisor.statistics import tie_fraction
@@ -32,7 +33,8 @@ def propose(analysis: Analysis) -> Recommendation | None:
     if config is None or config.world_size < 2 or config.gradient_as_bucket_view or not copying:
         return None
     on_gpu = any(rank.device_type == "cuda" for rank in analysis.run.ranks)
-    saving = _measure_on_host(analysis) if on_gpu else _replay(analysis)
+    bench = None if on_gpu else open_bench(analysis)
+    saving = _measure_on_host(analysis) if on_gpu else _replay(bench) if bench else None
     if saving is None:
         return None
     num_copies = round(median(step.num_copies_back for step in copying))
@@ -56,6 +58,7 @@ def propose(analysis: Analysis) -> Recommendation | None:
         ),
         caveats=CAVEATS,
         sources=SOURCES,
+        prediction=bench.predict(apply_change(config, CHANGE)) if bench else None,
         acts_on_ns=most_ns,
     )
 
@@ -72,9 +75,6 @@ def _measure_on_host(analysis: Analysis) -> Estimate | None:
     return Estimate(value=(least + most) / 2, low=least, high=most, basis="measured")
 
 
-def _replay(analysis: Analysis) -> Estimate | None:
-    bench = open_bench(analysis)
-    if bench is None:
-        return None
-    saving = measure_saving(bench.try_config(bench.config), bench.try_change(CHANGE))
+def _replay(bench: Bench) -> Estimate | None:
+    saving = measure_saving(bench.today, bench.try_change(CHANGE))
     return saving if bench.matters(saving) else None

@@ -32,7 +32,7 @@ def propose(analysis: Analysis) -> Recommendation | None:
     change = {"comm_hook": f"powersgd:{RANK}"}
     if bench is None or manifest is None or bench.config.backend != "nccl" or bench.find_guard(change) is not None:
         return None
-    if bench.config.comm_hook.startswith("powersgd"):
+    if bench.config.comm_hook.startswith("powersgd") or not manifest.parameters:
         return None
     halved = bench.try_change({"comm_hook": "bf16"})
     if halved.blocking_ns < STILL_BLOCKING * halved.steps_ns[0]:
