@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import accuracy, analysis, coverage, ddp_overhead, fuzz, many_ranks, parse, start_up, what_if
+from benchmarks import accuracy, analysis, baseline, coverage, ddp_overhead, fuzz, many_ranks, parse, start_up, what_if
 
 BENCHMARKS = {
     "start_up": start_up.run,
@@ -14,6 +14,7 @@ BENCHMARKS = {
     "coverage": coverage.run,
     "ddp_overhead": ddp_overhead.run,
     "accuracy": accuracy.run,
+    "baseline": baseline.run,
     "analysis": analysis.run,
     "many_ranks": many_ranks.run,
 }

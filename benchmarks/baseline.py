@@ -77,8 +77,13 @@ def describe(name: str, baseline: Baseline) -> list[Measurement]:
     return [
         _measure(f"{name}: replayed / measured - 1", Estimate(value=value, low=low, high=high, basis="fitted")),
         _measure(f"{name}: limit", Estimate(value=limit, low=limit, high=limit, basis="measured")),
-        _measure(f"{name}: measured step", baseline.measured_ns, "ns"),
+        _measure(f"{name}: measured step", _in_ms(baseline.measured_ns), "ms"),
     ]
+
+
+def _in_ms(time_ns: Estimate) -> Estimate:
+    value, low, high = (bound / 1e6 for bound in (time_ns.value, time_ns.low, time_ns.high))
+    return Estimate(value=value, low=low, high=high, basis=time_ns.basis)
 
 
 def _measure(name: str, estimate: Estimate, unit: str = "of the step") -> Measurement:
