@@ -80,7 +80,7 @@ def calibrate(
         two_in_flight=_find_two_in_flight(fit, ladders, backend, assumed),
         copy_in_ns_per_byte=_find_copy_in(schedules, device),
         copy_out_ns_per_byte=copy_out,
-        launch_ns=_find_launch(schedules, device),
+        launch_ns=_find_launch(schedules, device, assumed),
         hook_ns_per_byte=_find_casts(copy_out, device, assumed),
         host_tail_ns=median_estimate([s.exchange.host_tail_ns for s in schedules]) if schedules else _assume(0.0),
         baseline_residual_fraction=_assume(0.0),
@@ -144,10 +144,17 @@ def _find_copy_out(schedules: Sequence[StepSchedule], device: DeviceType, assume
     return median_estimate(rates) if rates else _assume(0.0)
 
 
-def _find_launch(schedules: Sequence[StepSchedule], device: DeviceType) -> Estimate:
-    """The host's time for launching one collective; on a GPU it is part of the host's time towards its gradients."""
+def _find_launch(schedules: Sequence[StepSchedule], device: DeviceType, assumed: list[str]) -> Estimate:
+    """The host's time for launching one collective; on a GPU only a late host passes it on."""
     launches = [total(s.exchange.launch_spans) / max(1, len(s.buckets)) for s in schedules]
-    return median_estimate(launches) if launches and device == "cpu" else _assume(0.0)
+    if not launches:
+        return _assume(0.0)
+    measured = median_estimate(launches)
+    if device == "cpu":
+        return measured
+    at_most = f"{measured.value / 1e3:.0f} µs"
+    assumed.append(f"launching a bucket costs the GPU nothing, and the {at_most} of the host at most")
+    return _assume(0.0, high=measured.value)
 
 
 def _find_casts(copy_out: Estimate, device: DeviceType, assumed: list[str]) -> dict[str, Estimate]:

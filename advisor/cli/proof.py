@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from advisor.pipeline import find_job, what_if
+from advisor.replay import knows_hook
 from advisor.rules.bench import build_bench
 from advisor.rules.bucket_cap import rank_candidates
 from advisor.rules.guards import apply_change
@@ -66,7 +67,8 @@ def choose_arms(report: Report) -> tuple[Arm, ...]:
     advised = [apply_change(today, advice.change) for advice in report.recommendations if is_measurable(advice)]
     ranked = advised or [candidate.config for candidate in rank_candidates(build_bench(job, today))[1:]]
     named = [("today", today), *((_describe(config, today), config) for config in ranked[:1] if config != today)]
-    return tuple(Arm(name=name, config=config, predicted_ns=what_if(report, config).step_ns) for name, config in named)
+    predicted = {name: what_if(report, config).step_ns for name, config in named if knows_hook(job, config)}
+    return tuple(Arm(name=name, config=config, predicted_ns=predicted.get(name)) for name, config in named)
 
 
 def is_measurable(advice: Recommendation) -> bool:

@@ -9,7 +9,14 @@ host has launched what follows, whichever is later. The slowest rank decides whe
 
 from advisor.replay.backward import Backward, Replayed, replay_backward
 from advisor.replay.baseline import check_baseline, estimate_residual
-from advisor.replay.buckets import bucket_gradients, count_wire_bytes, plan_backward, rebuilds, sends_nothing
+from advisor.replay.buckets import (
+    bucket_gradients,
+    count_wire_bytes,
+    knows_hook,
+    plan_backward,
+    rebuilds,
+    sends_nothing,
+)
 from advisor.replay.prediction import predict, predict_ceiling, replay_scenarios, step_ns
 from advisor.replay.scenarios import NUM_DRAWS, Job, Scenario, draw_scenarios, free_communication
 from advisor.replay.waterfall import explain_step
@@ -27,6 +34,7 @@ __all__ = [
     "estimate_residual",
     "explain_step",
     "free_communication",
+    "knows_hook",
     "plan_backward",
     "predict",
     "predict_ceiling",

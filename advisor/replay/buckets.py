@@ -22,6 +22,8 @@ from advisor.schema import DDPConfig, GradientReady, StepProfile
 
 WIRE_BYTES: Mapping[str, int] = {"fp16": 2, "bf16": 2}
 """Bytes an element on the wire under a hook that casts."""
+KNOWN_HOOKS = frozenset({"none", "allreduce", "noop", *WIRE_BYTES})
+"""Hooks whose cost replay knows, or takes from its calibration."""
 MARK_BYTES = 4
 """Of each parameter in the mark of those that were used."""
 
@@ -89,6 +91,11 @@ def marks_used(config: DDPConfig) -> bool:
 def sends_nothing(config: DDPConfig) -> bool:
     """Whether nothing goes over the wire: one rank alone, or the hook that only measures the ceiling."""
     return config.world_size == 1 or config.comm_hook == "noop"
+
+
+def knows_hook(job: Job, config: DDPConfig) -> bool:
+    """Whether the hook's cost can be told: today's own is in the profile."""
+    return config.comm_hook in KNOWN_HOOKS or (job.today is not None and config.comm_hook == job.today.comm_hook)
 
 
 def count_wire_bytes(gradient: GradientReady, config: DDPConfig) -> float:

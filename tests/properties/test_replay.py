@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.replay import Backward, Scenario, free_communication, replay_backward
+from advisor.replay import Backward, Scenario, free_communication, predict, replay_backward
+from tests.job_builders import build_config, build_job, exactly
 
 TIMES = st.lists(st.integers(0, 1000), min_size=1, max_size=12).map(sorted)
 Schedule = tuple[Backward, Scenario]
@@ -75,8 +76,8 @@ def compute_alone(backward: Backward, launch_ns: float) -> float:
 
 @given(schedules(), st.floats(0.1, 0.99))
 def test_a_faster_link_never_predicts_a_longer_backward(schedule: Schedule, factor: float) -> None:
-    """What follows buckets comes in their order, whichever of two in flight ended first: it is left out there."""
-    backward, slow = leave_out_what_follows(schedule)
+    """Casts and copies follow in bucket order, so that they are late only where a bucket ends later, and none does."""
+    backward, slow = schedule
     fast = replace(slow, alpha_ns=slow.alpha_ns * factor, beta_ns_per_byte=slow.beta_ns_per_byte * factor)
     quick, late = replay_backward(backward, fast), replay_backward(backward, slow)
     assert quick.compute_end <= late.compute_end + 1e-3
@@ -87,7 +88,7 @@ def test_a_faster_link_never_predicts_a_longer_backward(schedule: Schedule, fact
 def test_fewer_bytes_and_less_latency_never_predict_a_longer_backward(
     schedule: Schedule, shares: list[float], latency: float
 ) -> None:
-    backward, much = leave_out_what_follows(schedule)
+    backward, much = schedule
     little = replace(much, alpha_ns=much.alpha_ns * latency)
     fewer = replace(backward, sizes=[size * share for size, share in zip(backward.sizes, shares, strict=False)])
     quick, late = replay_backward(fewer, little), replay_backward(backward, much)
@@ -95,8 +96,21 @@ def test_fewer_bytes_and_less_latency_never_predict_a_longer_backward(
     assert quick.finish_end <= late.finish_end + 1e-3
 
 
-def leave_out_what_follows(schedule: Schedule) -> Schedule:
+@given(schedules(), st.sampled_from(["none", "bf16", "noop"]), st.integers(1, 5), st.floats(0.1, 1))
+def test_a_waterfall_adds_up_and_a_faster_link_never_predicts_a_slower_step(
+    schedule: Schedule, hook: str, micro_steps: int, factor: float
+) -> None:
     backward, scenario = schedule
-    if backward.concurrency == 1:
-        return schedule
-    return backward, replace(scenario, copy_out_ns_per_byte=0.0, hook_ns_per_byte={})
+    gradients = [(at / 1e6, 4 * round(size)) for at, size in zip(backward.work, backward.gradient_bytes, strict=True)]
+    job = build_job(
+        gradients,
+        backward_ms=backward.backward_ns / 1e6,
+        around_ms=(1e-4, 2e-4, 3e-4),
+        concurrency=backward.concurrency,
+        copy_in_ns_per_byte=exactly(0.1),
+    )
+    config = build_config(comm_hook=hook, accumulation_steps=micro_steps, bucket_cap_mb_list=(1e-3, 5e-4))
+    late = predict(job, config, [scenario])
+    fast = replace(scenario, alpha_ns=scenario.alpha_ns * factor, beta_ns_per_byte=scenario.beta_ns_per_byte * factor)
+    assert sum(term.value_ns for term in late.waterfall) == round(late.step_ns.value)
+    assert predict(job, config, [fast]).step_ns.value <= late.step_ns.value + 1e-3

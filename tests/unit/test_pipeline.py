@@ -154,6 +154,15 @@ def test_the_waterfall_leads_from_a_naive_step_to_the_measured_one(report: Repor
     assert abs(terms["not explained"]) < 0.1
 
 
+def test_a_hook_of_unknown_cost_is_not_predicted(report: Report) -> None:
+    assert report.config is not None
+    with pytest.raises(UsageError, match="powersgd:2"):
+        pipeline.what_if(report, msgspec.structs.replace(report.config, comm_hook="powersgd:2"))
+    halved = pipeline.what_if(report, msgspec.structs.replace(report.config, comm_hook="bf16"))
+    assert report.today is not None
+    assert len(halved.buckets) == len(report.today.buckets)
+
+
 def test_what_if_says_when_a_report_cannot_predict(report: Report) -> None:
     blind = msgspec.structs.replace(report, step_profile=None)
     assert report.config is not None
