@@ -12,7 +12,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from advisor.best_buckets import Cost, Ends, find_best_buckets, list_caps_mb, search_buckets
-from advisor.bucketing import find_distinct_caps, round_cap_mb
+from advisor.bucketing import DEFAULT_BUCKET_CAP_MB, find_distinct_caps, round_cap_mb
 from advisor.replay import Job, Scenario, count_wire_bytes, draw_scenarios, replay_scenarios, step_ns
 from advisor.schema import DDPConfig
 
@@ -35,15 +35,15 @@ def find_best_cap(job: Job, config: DDPConfig) -> DDPConfig:
     return min((replace(config, bucket_cap_mb=cap, bucket_cap_mb_list=None) for cap in caps), key=_judge_with(job))
 
 
-def find_best_first_bucket(job: Job, config: DDPConfig) -> DDPConfig:
+def find_best_first_bucket(job: Job, config: DDPConfig, cap_mb: float | None) -> DDPConfig:
     """`config` with the two-entry list, the first bucket's cap and that of all others, whose step is shortest.
 
-    Every first bucket of whole gradients is tried with the best cap and with the four nearest to it.
+    First buckets of whole gradients are tried with `cap_mb`, such as the best uniform cap, and with its neighbours.
     """
     gradients = job.profile.slowest.gradients
     sizes, keys = [g.num_bytes for g in gradients], [g.dtype for g in gradients]
     caps = [round_cap_mb(low, high) for low, high in find_distinct_caps(sizes, keys, caps_first_bucket=True)]
-    best = find_best_cap(job, config).bucket_cap_mb or caps[-1]
+    best = cap_mb or DEFAULT_BUCKET_CAP_MB
     others = sorted(caps, key=lambda cap: abs(math.log(cap / best)))[:NEIGHBOURS]
     firsts = caps[:: max(1, len(caps) // MOST_FIRST_BUCKETS)]
     lists = [(first, other) for first in firsts for other in others if first < other] or [(best, best)]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from advisor.replay import rebuilds
 from advisor.rules import EXCHANGE
 from advisor.rules.bench import Bench, measure_saving, open_bench
-from advisor.rules.bucket_cap import rank_candidates
+from advisor.rules.caps import rank_candidates
 from advisor.rules.words import say_ms, say_value
 from advisor.schema import Recommendation, Verdict
 from advisor.verdict import Analysis

@@ -36,9 +36,9 @@ COMPUTE_BLOCKING = 0.03
 DOMINANT_TERM = 2 / 3
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Analysis:
-    """Everything that verdict, alarms and rules read."""
+    """Everything that verdict, alarms and rules read; two are the same only if they are one."""
 
     config: DDPConfig | None
     parallelism: Parallelism

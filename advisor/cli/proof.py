@@ -13,7 +13,7 @@ import msgspec
 from advisor.pipeline import find_job, what_if
 from advisor.replay import knows_hook
 from advisor.rules.bench import build_bench
-from advisor.rules.bucket_cap import rank_candidates
+from advisor.rules.caps import rank_candidates
 from advisor.rules.guards import apply_change
 from advisor.schema import DDPConfig, Recommendation, RecommendationStatus, Report, Sweep, SweepArm
 from reports.text import format_setting

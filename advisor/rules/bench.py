@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ class Trial:
     """Under the central scenario."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Bench:
     """Today's setting, and what it takes to try others beside it."""
 
@@ -78,18 +79,22 @@ class Bench:
         """What stands in the way of a change."""
         return find_guard(self.config, change, self.torch)
 
-    @property
+    @cached_property
     def today(self) -> Trial:
         """Today's setting."""
         return self.try_config(self.config)
 
+    @cached_property
+    def ceiling_ns(self) -> float:
+        """Today's step without communication, its launches and its copies."""
+        free = dataclasses.replace(free_communication(self.scenarios[0]), copy_out_ns_per_byte=0.0, launch_ns=0.0)
+        (run,) = replay_scenarios(self.job, self.config, [free])
+        return step_ns(self.job, self.config, run)
+
     @property
     def communication_ns(self) -> float:
         """All that communication costs today's step: what blocks it, what it slows down, launches and copies."""
-        free = dataclasses.replace(free_communication(self.scenarios[0]), copy_out_ns_per_byte=0.0, launch_ns=0.0)
-        (run,) = replay_scenarios(self.job, self.config, [free])
-        today = self.try_config(self.config, central=True)
-        return float(today.steps_ns[0]) - step_ns(self.job, self.config, run)
+        return float(self.today.steps_ns[0]) - self.ceiling_ns
 
     def with_gradients(self, gradients: Sequence[GradientReady]) -> Bench:
         """A bench for the same job with other gradients."""
@@ -125,11 +130,12 @@ class Bench:
         return adapted
 
 
+@lru_cache(maxsize=1)
 def open_bench(analysis: Analysis) -> Bench | None:
     """A bench for settings of DDP.
 
     None where nothing can be replayed, one rank is alone, or a rank's trace is missing: what looks like transfer may
-    then be waiting, which no setting shortens.
+    then be waiting, which no setting shortens. All rules share the bench of an analysis, and what was tried on it.
     """
     job, config, baseline = analysis.job, analysis.config, analysis.baseline
     if job is None or config is None or baseline is None or config.world_size < 2 or not job.model.complete:

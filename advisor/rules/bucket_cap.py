@@ -5,19 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
-from advisor.bucketing import DEFAULT_BUCKET_CAP_MB, find_distinct_caps, round_cap_mb
-from advisor.replay import Job, bucket_gradients, rebuilds
-from advisor.rules.bench import Bench, Trial, measure_saving, open_bench, rank_by_regret, show_steps
+from advisor.bucketing import DEFAULT_BUCKET_CAP_MB
+from advisor.replay import Job, rebuilds
+from advisor.rules.bench import Trial, measure_saving, open_bench, rank_by_regret, show_steps
+from advisor.rules.caps import count_decimals, rank_candidates
 from advisor.rules.words import find_rows, say_ms, say_value
 from advisor.schema import DDPConfig, Evidence, Recommendation
 from advisor.verdict import Analysis
 
 RULE = "bucket_cap"
-FINALISTS = 24
-"""Candidates that are replayed under every scenario; the others fall out by their central prediction."""
-NEIGHBOUR_RATIO = 1.05
 SOURCES = (
     "Li et al., PyTorch Distributed: Experiences on Accelerating Data Parallel Training (VLDB 2020), section 3.2",
     "torch/nn/parallel/distributed.py: bucket_cap_mb",
@@ -40,7 +36,7 @@ def propose(analysis: Analysis) -> Recommendation | None:
     best = next(trial for trial in rank_by_regret([today, *others]) if trial in good)
     equal = [trial for trial in good if trial.steps_ns[0] <= best.steps_ns[0] + bench.indifference_ns]
     chosen = min(
-        equal, key=lambda t: (round(10 * _distance(t.config, bench.config)), _decimals(t.config), t.num_buckets)
+        equal, key=lambda t: (round(10 * _distance(t.config, bench.config)), count_decimals(t.config), t.num_buckets)
     )
     saving = measure_saving(today, chosen)
     fewer = "Fewer" if chosen.num_buckets < today.num_buckets else "More, smaller"
@@ -74,45 +70,13 @@ def propose(analysis: Analysis) -> Recommendation | None:
     )
 
 
-def rank_candidates(bench: Bench) -> list[Trial]:
-    """Today's setting first, then the finalists by their central prediction."""
-    job, config = bench.job, bench.config
-    ours = bucket_gradients(job.profile, config)
-    configs = [c for c in list_configs(job, config) if bucket_gradients(job.profile, c) != ours]
-    central = [bench.try_config(c, central=True) for c in configs]
-    finalists = sorted(central, key=lambda trial: trial.steps_ns[0])[:FINALISTS]
-    return [bench.try_config(c) for c in (config, *(finalist.config for finalist in finalists))]
-
-
-def list_configs(job: Job, config: DDPConfig) -> list[DDPConfig]:
-    """The setting with the cap unset, and with every distinct uniform cap.
-
-    Of caps closer than `NEIGHBOUR_RATIO` that give equally many buckets only the roundest is kept: biases of a few
-    bytes make hundreds of caps distinct that differ in nothing else.
-    """
-    gradients = job.profile.slowest.gradients
-    sizes, keys = [g.num_bytes for g in gradients], [g.dtype for g in gradients]
-    ranges = find_distinct_caps(sizes, keys, caps_first_bucket=config.caps_first_bucket)
-    roundest: dict[tuple[int, int], DDPConfig] = {}
-    for low, high in ranges:
-        cap = round_cap_mb(low, high)
-        candidate = replace(config, bucket_cap_mb=cap, bucket_cap_mb_list=None)
-        cell = math.floor(math.log(cap, NEIGHBOUR_RATIO)), len(bucket_gradients(job.profile, candidate))
-        roundest[cell] = min(roundest.get(cell, candidate), candidate, key=_decimals)
-    return [replace(config, bucket_cap_mb=None, bucket_cap_mb_list=None), *roundest.values()]
-
-
 def _rank_equal(trial: Trial, today: DDPConfig) -> tuple[int, int, int]:
-    return round(10 * _distance(trial.config, today)), _decimals(trial.config), trial.num_buckets
+    return round(10 * _distance(trial.config, today)), count_decimals(trial.config), trial.num_buckets
 
 
 def _distance(config: DDPConfig, today: DDPConfig) -> float:
     ours = config.bucket_cap_mb or DEFAULT_BUCKET_CAP_MB
     return abs(math.log(ours / (today.bucket_cap_mb or DEFAULT_BUCKET_CAP_MB)))
-
-
-def _decimals(config: DDPConfig) -> int:
-    return len(f"{config.bucket_cap_mb or 0:g}".partition(".")[2])
 
 
 def _name_cap(config: DDPConfig) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from advisor.best_settings import find_best_cap, find_best_first_bucket, find_best_list
+from advisor.best_settings import find_best_list
 from advisor.rules.bench import measure_saving, open_bench, show_steps
+from advisor.rules.caps import find_best_first, find_best_uniform
 from advisor.rules.words import find_rows, say_ms
 from advisor.schema import Recommendation
 from advisor.verdict import Analysis
 
 RULE = "bucket_list"
+MOST_GRADIENTS = 400
+"""The search's time grows with their square."""
 CAVEATS = (
     "Gradient sums are added in another order, so results are not bit-identical.",
     "The list fits this model on this machine: after a change of either, profile again.",
@@ -24,13 +27,16 @@ def propose(analysis: Analysis) -> Recommendation | None:
     bench = open_bench(analysis)
     if bench is None or bench.find_guard({"bucket_cap_mb_list": (1.0,)}) is not None:
         return None
+    simpler = (bench.today, find_best_uniform(bench), find_best_first(bench))
+    left_ns = min(float(trial.steps_ns[0]) for trial in simpler) - bench.ceiling_ns
+    if left_ns <= bench.indifference_ns or len(bench.job.profile.slowest.gradients) > MOST_GRADIENTS:
+        return None
     best = find_best_list(bench.job, bench.config)
     if best is None or best.bucket_cap_mb_list is None:
         return None
-    listed, today = bench.try_config(best), bench.today
+    today, listed = bench.today, bench.try_config(best)
     saving = measure_saving(today, listed)
-    simpler = (find_best_cap(bench.job, bench.config), find_best_first_bucket(bench.job, bench.config))
-    if not all(bench.matters(measure_saving(bench.try_config(config), listed)) for config in (*simpler, bench.config)):
+    if not all(bench.matters(measure_saving(trial, listed)) for trial in simpler):
         return None
     return Recommendation(
         rule=RULE,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from advisor.best_settings import find_best_cap, find_best_first_bucket
 from advisor.rules.bench import measure_saving, open_bench, show_steps
+from advisor.rules.caps import find_best_first, find_best_uniform
 from advisor.rules.words import find_rows, say_ms, say_value
 from advisor.schema import Recommendation
 from advisor.verdict import Analysis
@@ -18,11 +18,9 @@ def propose(analysis: Analysis) -> Recommendation | None:
     bench = open_bench(analysis)
     if bench is None or bench.find_guard({"bucket_cap_mb_list": (1.0,)}) is not None:
         return None
-    best = find_best_first_bucket(bench.job, bench.config)
-    changed, today = bench.try_config(best), bench.today
-    saving = measure_saving(today, changed)
-    uniform = bench.try_config(find_best_cap(bench.job, bench.config))
-    if not (bench.matters(saving) and bench.matters(measure_saving(uniform, changed))):
+    today, changed = bench.today, find_best_first(bench)
+    best, saving = changed.config, measure_saving(today, changed)
+    if not (bench.matters(saving) and bench.matters(measure_saving(find_best_uniform(bench), changed))):
         return None
     sizes = say_value("bucket_cap_mb_list", best.bucket_cap_mb_list)
     return Recommendation(

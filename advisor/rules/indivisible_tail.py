@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from advisor.best_settings import find_best_cap
 from advisor.rules.bench import Bench, measure_saving, open_bench, show_steps
+from advisor.rules.caps import find_best_uniform
 from advisor.rules.words import find_rows, say_bytes, say_fraction, say_ms
 from advisor.schema import Estimate, Evidence, GradientReady, Recommendation
 from advisor.verdict import Analysis
@@ -28,8 +28,10 @@ def propose(analysis: Analysis) -> Recommendation | None:
         return None
     tail = max(bench.job.profile.slowest.gradients, key=lambda gradient: gradient.num_bytes)
     sticks_out_ns = _measure_tail(bench, tail)
-    left_ns = bench.try_config(find_best_cap(bench.job, bench.config), central=True).blocking_ns
-    if sticks_out_ns <= bench.indifference_ns or sticks_out_ns < MOST_OF_BLOCKING * left_ns:
+    if sticks_out_ns <= bench.indifference_ns:
+        return None
+    left_ns = find_best_uniform(bench).blocking_ns
+    if sticks_out_ns < MOST_OF_BLOCKING * left_ns:
         return None
     today, halved, gone = bench.today, *(_shrink(bench, tail, share).today for share in (0.5, 0.0))
     least, most = measure_saving(today, halved), measure_saving(today, gone)

@@ -6,6 +6,7 @@ import pytest
 from advisor.replay import Job, check_baseline
 from advisor.rules import bucket_cap
 from advisor.rules.bench import build_bench
+from advisor.rules.caps import rank_candidates
 from advisor.schema import DDPConfig, Estimate
 from advisor.verdict import Analysis
 from tests.job_builders import MB, MS, build_config, build_job, exactly
@@ -48,7 +49,7 @@ def test_one_large_bucket_is_cut() -> None:
 
 def test_the_best_of_all_uniform_caps_is_where_latency_and_waiting_meet() -> None:
     """200 gradients of 0.25 MB: one alone is too small to keep up (C8), two leave 60 + 50 µs, three 60 + 75."""
-    candidates = bucket_cap.rank_candidates(build_bench(even_job(num=200), build_config(bucket_cap_mb=100.0)))
+    candidates = rank_candidates(build_bench(even_job(num=200), build_config(bucket_cap_mb=100.0)))
     best = min(candidates, key=lambda candidate: candidate.steps_ns[0])
     assert best.num_buckets == 100
     assert (best.steps_ns[0] - 15 * MS) / MS == pytest.approx(0.11)

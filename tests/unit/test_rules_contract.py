@@ -57,9 +57,8 @@ def build_case(name: str) -> Analysis:
         case "bucket_cap":
             return build_advice_analysis(even_job(), config)
         case "first_bucket":
-            return build_advice_analysis(
-                build_job([(2, 2 * MB), (6, 8 * MB), (7, 2 * MB)], backward_ms=7, alpha_ns=3 * MS), config
-            )
+            gradients = [(4, 4 * MB), (6, 4 * MB), (14, 16 * MB), (16, 16 * MB), (17, 16 * MB), (19, 4 * MB)]
+            return build_advice_analysis(build_job(gradients, backward_ms=19, alpha_ns=3 * MS), config)
         case "bucket_list":
             gradients = [(4, 2 * MB), (8, 8 * MB), (10, 4 * MB), (14, 16 * MB)]
             return build_advice_analysis(build_job(gradients, backward_ms=14, alpha_ns=MS), config)
@@ -162,7 +161,7 @@ def test_its_inputs_are_left_unchanged(rule: Rule) -> None:
 
 
 def test_every_module_of_a_rule_is_listed() -> None:
-    shared = {"__init__", "bench", "guards", "memory", "usage", "words"}
+    shared = {"__init__", "bench", "caps", "guards", "memory", "usage", "words"}
     assert {file.stem for file in Path(advisor.rules.__path__[0]).glob("*.py")} - shared == {
         rule.name for rule in RULES
     }
