@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from advisor.errors import AdvisorError
-    from advisor.pipeline import analyze
+    from advisor.pipeline import analyze, what_if
     from advisor.schema import DDPConfig, Prediction, Recommendation, Report, RunManifest, Verdict, read_report
 
     __version__: str
@@ -29,9 +29,10 @@ __all__ = [
     "__version__",
     "analyze",
     "read_report",
+    "what_if",
 ]
 
-_HOMES = {"AdvisorError": "advisor.errors", "analyze": "advisor.pipeline"}
+_HOMES = {"AdvisorError": "advisor.errors", "analyze": "advisor.pipeline", "what_if": "advisor.pipeline"}
 
 
 def __getattr__(name: str) -> Any:

@@ -71,13 +71,17 @@ def replay_backward(backward: Backward, scenario: Scenario) -> Replayed:
     held = backward.gradient_bytes or backward.sizes
     cast = scenario.hook_ns_per_byte.get(backward.hook, 0.0)
     cast_before = CAST_BEFORE * cast * backward.casts_before
-    spent = list(accumulate((scenario.launch_ns + cast_before * size for size in held), initial=0.0))
-    launch_at = [ready + spent[k] + cast_before * held[k] for k, ready in enumerate(backward.work)]
+    before = [scenario.launch_ns + cast_before * size for size in held] if cast_before else [scenario.launch_ns] * num
+    spent = [0.0, *accumulate(before)]
+    launch_at = [ready + so_far for ready, so_far in zip(backward.work, spent, strict=False)]
+    if cast_before:
+        launch_at = [at + cast_before * size for at, size in zip(launch_at, held, strict=True)]
     compute_total = max(backward.backward_ns, backward.work[-1] if num else 0.0) + spent[-1]
     not_before = backward.not_before or [0.0] * (num + 1)
     alone = scenario.transfer_ns(np.asarray(backward.sizes, dtype=np.float64)).tolist()
-    compute_pace, communication_pace = scenario.compute_slowdown, scenario.communication_slowdown
-    crowding = scenario.two_in_flight - 1
+    compute_pace = scenario.compute_slowdown
+    paces = [1 + (flying - 1) * (scenario.two_in_flight - 1) for flying in range(concurrency + 1)]
+    paces_beside = [pace * scenario.communication_slowdown for pace in paces]
     starts, ends, readies = [0.0] * num, [0.0] * num, [0.0] * num
     in_flight: list[tuple[float, int]] = []  # a heap: how far `served` is when a bucket ends, and the bucket
     now = done = served = 0.0
@@ -91,24 +95,25 @@ def replay_backward(backward: Backward, scenario: Scenario) -> Replayed:
             heappush(in_flight, (served + alone[started], started))
             started += 1
         target = launch_at[launched] if launched < num else compute_total
-        begin = not_before[launched]
+        waits = now < not_before[launched]
         if not in_flight:
-            now = max(now, begin) + target - done
+            now = max(now, not_before[launched]) + target - done
             done = target
             continue
-        computes = now >= begin
-        pace = 1 + (len(in_flight) - 1) * crowding
-        if computes:
-            pace *= communication_pace
-        until_next = (target - done) * compute_pace if computes else begin - now
+        pace = (paces if waits else paces_beside)[len(in_flight)]
+        until_next = not_before[launched] - now if waits else (target - done) * compute_pace
         until_end = (in_flight[0][0] - served) * pace
         if until_next < until_end:
-            now = now + until_next if computes else begin
             served += until_next / pace
-            done = target if computes else done
+            if waits:
+                now = not_before[launched]
+            else:
+                now += until_next
+                done = target
         else:
             now += until_end
-            done += until_end / compute_pace if computes else 0.0
+            if not waits:
+                done += until_end / compute_pace
             served, bucket = heappop(in_flight)
             ends[bucket] = now
     compute_end = now
@@ -118,7 +123,7 @@ def replay_backward(backward: Backward, scenario: Scenario) -> Replayed:
             starts[started] = now
             heappush(in_flight, (served + alone[started], started))
             started += 1
-        now += (in_flight[0][0] - served) * (1 + (len(in_flight) - 1) * crowding)
+        now += (in_flight[0][0] - served) * paces[len(in_flight)]
         served, bucket = heappop(in_flight)
         ends[bucket] = now
     exposed = now - compute_end

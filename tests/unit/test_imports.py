@@ -41,6 +41,7 @@ def test_the_public_names_are_these() -> None:
         "__version__",
         "analyze",
         "read_report",
+        "what_if",
     ]
 
 
