@@ -139,3 +139,19 @@ def test_headline_numbers_are_the_report_s() -> None:
         ("Saving", "14.0 ms", "a step, predicted"),
     )
     assert sentences.headline_numbers(gloo_report(steps=(), recommendations=()))[0][0] == "Ceiling"
+
+
+def test_a_saving_is_told_with_its_interval_or_by_the_most_that_it_can_be() -> None:
+    assert sentences.say_saving(recommendation()) == ("Saves", "14 ms [10, 18]", "a step (fitted)")
+    unsure = recommendation(saving_ns=estimate_ms(2, 4))
+    assert sentences.say_saving(unsure)[0] == "No measurable effect is certain:"
+    outside = recommendation(saving_ns=None, acts_on_ns=73e6, change={}, code={})
+    assert sentences.say_saving(outside) == ("Saves at most", "73.0 ms", "a step")
+    assert sentences.say_saving(recommendation(saving_ns=None)) == ("", "", "")
+
+
+def test_the_headline_saving_is_the_first_that_is_a_number() -> None:
+    outside = recommendation(saving_ns=None, acts_on_ns=73e6, change={}, code={})
+    numbers = sentences.headline_numbers(gloo_report(recommendations=(outside, recommendation())))
+    assert numbers[-1][:2] == ("Saving", "14.0 ms")
+    assert all(name != "Saving" for name, *_ in sentences.headline_numbers(gloo_report(recommendations=(outside,))))
