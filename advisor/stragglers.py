@@ -2,14 +2,15 @@
 
 In a collective every rank waits from its own arrival to the last one. What the last rank alone is to blame for is the
 time from the last arrival of the others to its own. Waiting beside computation costs nothing, unless the link is busy
-from then on until computation has run out. The first collective that a profiler saw tells about the profiler's start
+from then on until computation has run out. Collectives that are in flight together show the same lateness again and
+again, so of them the largest count is taken. The first collective that a profiler saw tells about the profiler's start
 and is set aside.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
@@ -72,37 +73,53 @@ def find_waiting(observations: Sequence[RankObservation], matched: Sequence[Matc
         if step is not None and match.complete and len(match.members) > 1 and not match.transient:
             steps[step].append(match)
     waits: dict[RankStep, Spans] = defaultdict(list)
-    blames: dict[RankStep, dict[int, list[Intervals]]] = defaultdict(lambda: defaultdict(list))
+    costs_ns: dict[RankStep, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     for step, matches in steps.items():
-        for run in _split_into_runs(matches):
-            idle_at_end = _find_idle_at_end(run, overlap_of)
-            for match in run:
-                *_, second, last = sorted(match.arrivals_ns)
-                culprit = match.members[match.arrivals_ns.index(last)].rank
-                for member, offset in zip(match.members, match.offsets_ns, strict=True):
-                    until = match.arrival_on_clock_of(member)
-                    waits[member.rank, step].append((member.start_ns, until))
-                    wait = build_intervals([second + offset], [until])
-                    if match is not run[0] or member.rank not in idle_at_end:
-                        wait = difference(wait, overlap_of[member.rank])
-                    if member.rank != culprit:
-                        blames[culprit, step][member.rank].append(wait)
+        for match in matches:
+            for member in match.members:
+                waits[member.rank, step].append((member.start_ns, match.arrival_on_clock_of(member)))
+        for in_flight in _split(matches, lambda match: min(match.arrivals_ns), 0):
+            for (culprit, victim), cost_ns in _measure_costs(in_flight, overlap_of).items():
+                costs_ns[culprit, step][victim] += cost_ns
     return Waiting(
         {key: build_intervals(*zip(*spans, strict=True)) for key, spans in waits.items()},
-        {key: round(median(total(union(*parts)) for parts in victims.values())) for key, victims in blames.items()},
+        {key: round(median(of_victims.values())) for key, of_victims in costs_ns.items()},
     )
 
 
-def _split_into_runs(matches: Sequence[MatchedCollective]) -> list[list[MatchedCollective]]:
-    """Groups the collectives of a step between which the link is never idle."""
-    runs: list[list[MatchedCollective]] = []
+def _measure_costs(
+    in_flight: Sequence[MatchedCollective], overlap_of: Mapping[int, Intervals]
+) -> dict[tuple[int, int], int]:
+    """What each late rank alone cost each other one, in ns, in collectives that show the same lateness."""
+    exposed: dict[tuple[int, int], list[Intervals]] = defaultdict(list)
+    hidden_ns: dict[tuple[int, int], int] = defaultdict(int)
+    for run in _split(in_flight, lambda match: match.last_arrival_ns, LINK_PAUSE_NS):
+        idle_at_end = _find_idle_at_end(run, overlap_of)
+        for match in run:
+            *_, second, last = sorted(match.arrivals_ns)
+            culprit = match.members[match.arrivals_ns.index(last)].rank
+            for member, offset in zip(match.members, match.offsets_ns, strict=True):
+                if member.rank == culprit:
+                    continue
+                wait = build_intervals([second + offset], [match.arrival_on_clock_of(member)])
+                exposed[culprit, member.rank].append(difference(wait, overlap_of[member.rank]))
+                if match is run[0] and member.rank in idle_at_end:
+                    hidden_ns[culprit, member.rank] = max(total(wait), hidden_ns[culprit, member.rank])
+    return {key: max(total(union(*parts)), hidden_ns[key]) for key, parts in exposed.items()}
+
+
+def _split(
+    matches: Sequence[MatchedCollective], start_ns: Callable[[MatchedCollective], int], pause_ns: int
+) -> list[list[MatchedCollective]]:
+    """Groups collectives whose spans, from `start_ns` to the end of the transfer, lie no further apart than a pause."""
+    groups: list[list[MatchedCollective]] = []
     reached = 0
-    for match in sorted(matches, key=lambda match: match.last_arrival_ns):
-        if not runs or match.last_arrival_ns > reached + LINK_PAUSE_NS:
-            runs.append([])
-        runs[-1].append(match)
+    for match in sorted(matches, key=start_ns):
+        if not groups or start_ns(match) > reached + pause_ns:
+            groups.append([])
+        groups[-1].append(match)
         reached = max(reached, match.last_arrival_ns + match.transfer_ns)
-    return runs
+    return groups
 
 
 def _find_idle_at_end(run: Sequence[MatchedCollective], overlap_of: Mapping[int, Intervals]) -> set[int]:
