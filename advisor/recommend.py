@@ -94,9 +94,8 @@ def _clash(change: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 def _merge(bench: Bench, chosen: Sequence[Recommendation], trials: tuple[Trial, Trial]) -> Recommendation:
     """Several proposals as one piece of advice, with what they save together."""
-    first, *others = chosen
-    if not others:
-        return first
+    if len(chosen) == 1:
+        return chosen[0]
     today, reached = trials
     saving = measure_saving(today, reached)
     change = {name: value for advice in chosen for name, value in advice.change.items()}
@@ -116,8 +115,8 @@ def _merge(bench: Bench, chosen: Sequence[Recommendation], trials: tuple[Trial, 
         caveats=tuple(dict.fromkeys(caveat for advice in chosen for caveat in advice.caveats)),
         sources=tuple(dict.fromkeys(source for advice in chosen for source in advice.sources)),
         prediction=bench.predict(reached.config),
-        acts_on_ns=sum(advice.acts_on_ns or 0.0 for advice in chosen),
-        equally_good=first.equally_good,
+        acts_on_ns=bench.communication_ns,
+        equally_good={name: values for advice in chosen for name, values in advice.equally_good.items()},
     )
 
 

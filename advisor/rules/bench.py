@@ -33,8 +33,6 @@ from advisor.statistics import tie_fraction
 from advisor.verdict import Analysis
 
 Floats = npt.NDArray[np.float64]
-CASTS_PER_COPY = 2.0
-"""A hook casts there and back, where nobody measured it each at the pace of a copy out of the bucket."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +60,7 @@ class Bench:
     def try_config(self, config: DDPConfig, *, central: bool = False) -> Trial:
         """Replays a setting under every scenario, or under the central one alone."""
         job = self.scale_job(config)
-        scenarios = self.adapt_scenarios(config)[: 1 if central else None]
+        scenarios = self.scenarios[: 1 if central else None]
         runs = replay_scenarios(job, config, scenarios)
         steps = np.array([step_ns(job, config, run) for run in runs])
         return Trial(config, len(bucket_gradients(job.profile, config)), steps, runs[0].blocking)
@@ -73,7 +71,7 @@ class Bench:
 
     def predict(self, config: DDPConfig) -> Prediction:
         """The prediction that belongs to a trial."""
-        return predict(self.scale_job(config), config, self.adapt_scenarios(config))
+        return predict(self.scale_job(config), config, self.scenarios)
 
     def find_guard(self, change: Mapping[str, Any]) -> Guard | None:
         """What stands in the way of a change."""
@@ -114,20 +112,6 @@ class Bench:
         slowest = self.job.profile.slowest
         scaled = replace(slowest, data_ns=round(more * slowest.data_ns), other_ns=round(more * slowest.other_ns))
         return dataclasses.replace(self.job, profile=replace(self.job.profile, slowest=scaled))
-
-    def adapt_scenarios(self, config: DDPConfig) -> list[Scenario]:
-        """The scenarios as `config` changes them: views need no copies back, and a new hook casts."""
-        adapted = list(self.scenarios)
-        if config.gradient_as_bucket_view and not self.config.gradient_as_bucket_view:
-            adapted = [dataclasses.replace(s, copy_out_ns_per_byte=0.0) for s in adapted]
-        hook = config.comm_hook
-        if hook in ("fp16", "bf16") and hook not in self.scenarios[0].hook_ns_per_byte:
-            costs = [CASTS_PER_COPY * s.copy_out_ns_per_byte for s in self.scenarios]
-            adapted = [
-                dataclasses.replace(s, hook_ns_per_byte={**s.hook_ns_per_byte, hook: cost})
-                for s, cost in zip(adapted, costs, strict=True)
-            ]
-        return adapted
 
 
 @lru_cache(maxsize=1)

@@ -41,6 +41,7 @@ def propose(analysis: Analysis) -> Recommendation | None:
     saving = measure_saving(today, chosen)
     fewer = "Fewer" if chosen.num_buckets < today.num_buckets else "More, smaller"
     effect = "pay less latency" if chosen.num_buckets < today.num_buckets else "start earlier and leave less to the end"
+    caps = {trial.config.bucket_cap_mb for trial in equal if trial.config.bucket_cap_mb is not None}
     change = {"bucket_cap_mb": chosen.config.bucket_cap_mb}
     return Recommendation(
         rule=RULE,
@@ -66,7 +67,7 @@ def propose(analysis: Analysis) -> Recommendation | None:
         sources=SOURCES,
         prediction=bench.predict(chosen.config),
         acts_on_ns=bench.communication_ns,
-        equally_good={"bucket_cap_mb": tuple(sorted(t.config.bucket_cap_mb or 0.0 for t in equal))},
+        equally_good={"bucket_cap_mb": tuple(sorted(caps))},
     )
 
 

@@ -21,7 +21,6 @@ CHANGE = {"gradient_as_bucket_view": True}
 CAVEATS = (
     "Gradients are views of the buckets then: detach_() on them fails.",
     "With zero_grad(set_to_none=True), which is the default, the copies into the buckets stay.",
-    "It frees as much memory as the gradients take.",
 )
 SOURCES = ("torch/nn/parallel/distributed.py: gradient_as_bucket_view", "torch/csrc/distributed/c10d/reducer.cpp")
 

@@ -56,5 +56,5 @@ def propose(analysis: Analysis) -> Recommendation | None:
         ),
         caveats=("The step shortens by this much only if no other rank is nearly as late.",),
         sources=SOURCES,
-        acts_on_ns=late.delay_ns.value,
+        acts_on_ns=late.delay_ns.high,
     )

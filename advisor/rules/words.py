@@ -9,10 +9,10 @@ from advisor.schema import BucketSummary, StepSummary
 
 
 def say_ms(ns: float) -> str:
-    """A duration in the two or three digits that are known of it: `0.21 ms`, `4.3 ms`, `17 ms`, `152 ms`, `1.2 s`."""
+    """A duration in the two or three digits that are known of it: `0.21 ms`, `4.3 ms`, `17 ms`, `152 ms`, `1.01 s`."""
     ms = ns / 1e6
     if abs(ms) >= 1000:
-        return f"{ms / 1000:.2g} s"
+        return f"{ms / 1000:.3g} s"
     return f"{ms:.0f} ms" if abs(ms) >= 9.95 else f"{ms:.1f} ms" if abs(ms) >= 0.95 else f"{ms:.2g} ms"
 
 
