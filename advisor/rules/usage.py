@@ -28,7 +28,7 @@ def count_used(analysis: Analysis) -> Usage | None:
         for collective in rank.collectives
         if classify_collective(collective) == "unused_parameter_mark"
     }
-    if analysis.run.manifest is not None:
+    if analysis.run.manifest is not None and analysis.run.manifest.parameters:
         marks = {len(analysis.run.manifest.parameters)}
     counts = [len(exchange.gradients) for rank in ranks for exchange in rank.exchanges]
     if len(marks) != 1 or not counts or min(counts) == 0:

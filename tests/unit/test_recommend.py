@@ -137,6 +137,28 @@ def test_one_large_gradient_that_is_ready_last_is_named_and_no_cap_is_advised() 
 BUCKET_FIELDS = {"bucket_cap_mb", "bucket_cap_mb_list"}
 
 
+def test_a_search_that_finds_nothing_is_to_be_turned_off_and_promises_little() -> None:
+    """C3: all 16 parameters got gradients in every step."""
+    job = build_job([(k + 1, 262_656) for k in range(16)], backward_ms=16, beta_ns_per_byte=0.1)
+    config = build_config(bucket_cap_mb=2.0, find_unused_parameters=True, backend="gloo")
+    (advice,) = advise(build_advice_analysis(job, config, Shown(used=16, mark=16)), "compute_bound")
+    assert advice.change == {"find_unused_parameters": False}
+    assert "no measurable effect by itself" in advice.message
+    assert "if no branch of the model depends on its data" in advice.message
+    assert advise(build_advice_analysis(job, config, Shown(used=15, mark=16)), "compute_bound") == []
+
+
+def test_broadcasts_of_buffers_are_forward_traffic_and_no_bucket() -> None:
+    """C6: 2 ms of a step of 20 ms."""
+    analysis = build_advice_analysis(build_job([(20, MB)], backward_ms=20), build_config(), Shown(buffers_ns=2 * MS))
+    (advice,) = advise(analysis, "compute_bound")
+    assert advice.change == {"forward_sync_buffers": False}
+    assert advice.saving_ns is not None
+    assert advice.saving_ns.value == 2 * MS
+    assert "no bucket that a cap could change" in advice.message
+    assert "if running statistics may differ by rank" in advice.message
+
+
 def test_where_bandwidth_is_everything_half_the_bytes_come_first_and_buckets_do_nothing() -> None:
     """C9: 400 MB at 1 GB/s, forward 60, backward 120, optimizer 10 ms: 470; bf16 270; four micro-steps 252.5 each."""
     sketch = JobSketch(
