@@ -135,7 +135,7 @@ def test_a_late_rank_is_named(tmp_path: Path) -> None:
     assert report.verdict.message.startswith("Rank 1 ")
     lateness = {rank.rank: rank.mean_lateness_ns for rank in report.ranks}
     assert lateness == {0: 0.0, 1: 6_000_000.0}
-    assert not report.recommendations
+    assert [advice.rule for advice in report.recommendations] == ["straggler"]
 
 
 def test_todays_setting_is_predicted_alike_in_the_report_and_from_it(report: Report) -> None:
