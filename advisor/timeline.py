@@ -16,10 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from advisor.intervals import Intervals, build_intervals, clip, total
+from advisor.intervals import EMPTY, Intervals, build_intervals, clip, total
 from advisor.readers.names import (
     ANNOTATION,
     AUTOGRAD_NODE,
+    COLLECTIVE_OP,
     COMMUNICATION_KERNEL,
     COPY_BACK,
     DATA_LOADING,
@@ -118,7 +119,11 @@ def build_timeline(trace: Trace) -> RankTimeline:
         windows = [(0, int(events["start_ns"].min()), int(events["end_ns"].max()))]
     return RankTimeline(
         trace=trace,
-        steps=_build_steps(host, device, [window for window in windows if _is_whole(window, trace.damaged_ns)]),
+        steps=_build_steps(
+            (host, _list_awaited(events, communication_rows) if trace.device_type != "cuda" else EMPTY),
+            device,
+            [window for window in windows if _is_whole(window, trace.damaged_ns)],
+        ),
         step_source=step_source,
         compute=_rows_to_intervals(events, compute_rows),
         communication=_rows_to_intervals(events, communication_rows),
@@ -165,9 +170,13 @@ def _link_launches(events: pd.DataFrame, communication_rows: npt.NDArray[np.bool
 # ------------------------------------------------------------------------------------------------------- steps
 
 
-def _build_steps(host: pd.DataFrame, device: pd.DataFrame, windows: list[Window]) -> tuple[StepTimeline, ...]:
+def _build_steps(
+    on_host: tuple[pd.DataFrame, Intervals], device: pd.DataFrame, windows: list[Window]
+) -> tuple[StepTimeline, ...]:
+    """The steps from host events, the collectives that the host itself waits for, and what ran on the device."""
     if not windows:
         return ()
+    host, awaited = on_host
     launched = device[device["launch_ns"] >= 0]
     launches = launched["launch_ns"].to_numpy()
     everything = _reach(launched["end_ns"].to_numpy())
@@ -179,7 +188,7 @@ def _build_steps(host: pd.DataFrame, device: pd.DataFrame, windows: list[Window]
     for number, host_start, host_end in windows:
         begin = max(host_start, left_over, int(everything[np.searchsorted(launches, host_start)]))
         spans: list[PhaseSpan] = []
-        for phase, start, end in _find_phases(marked, host_start, host_end):
+        for phase, start, end in _find_phases((marked, awaited), host_start, host_end):
             before = int(np.searchsorted(launches, end))
             reached = compute if phase == "backward" else everything
             done = max(begin, end, int(reached[before]))
@@ -232,17 +241,25 @@ def _mark_phases(host: pd.DataFrame) -> pd.DataFrame:
             "zero_grad": match_names(host, OPTIMIZER_ZERO_GRAD.match),
             "loading": match_names(host, DATA_LOADING.match),
             "finish": match_names(host, _is_gradient_finish),
+            "launch": match_names(host, COLLECTIVE_OP.match),
         }
     )
 
 
-def _find_phases(marked: pd.DataFrame, start: int, end: int) -> list[tuple[Phase, int, int]]:
+def _list_awaited(events: pd.DataFrame, communication_rows: npt.NDArray[np.bool_]) -> Intervals:
+    """The collectives in the order in which they started, without joining those that overlap."""
+    spans = events.loc[communication_rows, ["start_ns", "end_ns"]].sort_values("start_ns").to_numpy()
+    return np.asarray(spans, dtype=np.int64)
+
+
+def _find_phases(on_host: tuple[pd.DataFrame, Intervals], start: int, end: int) -> list[tuple[Phase, int, int]]:
     """The host's phases of one step in order, without gap: (phase, start, end).
 
     Micro-steps are told apart by DDP's forward; everything before the first one is data (as is a data loader's
     `next` anywhere else), what follows a forward up to the first autograd node is forward (with the loss), what
     follows backward up to the optimizer is other.
     """
+    marked, awaited = on_host
     low, high = np.searchsorted(marked["start_ns"].to_numpy(), [start, end])
     window = marked.iloc[low:high]
     starts, ends, nodes, finish = (window[name].to_numpy() for name in ("start_ns", "end_ns", "node", "finish"))
@@ -260,6 +277,9 @@ def _find_phases(marked: pd.DataFrame, start: int, end: int) -> list[tuple[Phase
             cuts.append(("forward", opened, backward_start))
         cuts.append(("backward", backward_start, gradients_end))
         after = (starts >= gradients_end) & (starts < until)
+        if not (after & finish).any():
+            launches = int((window["launch"].to_numpy() & (starts >= backward_start) & (starts < gradients_end)).sum())
+            after &= starts >= _find_reduced(awaited, backward_start, launches)
         cuts.append(("gradient_finish", gradients_end, _find_finish_end(starts, ends, after, finish, until)))
         opened = until
     whole: tuple[tuple[Phase, str], ...] = (("optimizer", "optimizer"), ("other", "zero_grad"), ("data", "loading"))
@@ -269,6 +289,13 @@ def _find_phases(marked: pd.DataFrame, start: int, end: int) -> list[tuple[Phase
     return _fill_gaps(sorted(cuts, key=lambda cut: cut[1]), start, end, forwards)
 
 
+def _find_reduced(awaited: Intervals, backward_start: int, launches: int) -> int:
+    """When the collectives that a backward launched had ended; they run in the order of their launches."""
+    first = int(np.searchsorted(awaited[:, 0], backward_start))
+    own = awaited[first : first + launches, 1]
+    return int(own.max()) if len(own) else backward_start
+
+
 def _is_gradient_finish(name: str) -> bool:
     return name == COPY_BACK or name.startswith((marks.BUCKET_WAIT, marks.COPY_BACK))
 
@@ -276,7 +303,10 @@ def _is_gradient_finish(name: str) -> bool:
 def _find_finish_end(
     starts: Times, ends: Times, after: npt.NDArray[np.bool_], finish: npt.NDArray[np.bool_], until: int
 ) -> int:
-    """backward() returns after the last copy back or wait; where neither is written, before the next host event."""
+    """backward() returns after the last copy back or wait; where neither is written, before the next host event.
+
+    With gradients as views of buckets on a CPU that is the next one after the buckets were reduced.
+    """
     if (after & finish).any():
         return int(ends[after & finish].max())
     return int(starts[after].min()) if after.any() else until

@@ -47,3 +47,18 @@ def test_launching_and_what_communication_beside_it_cost_are_taken_out() -> None
 def test_a_rank_that_is_alone_is_its_own_slowest() -> None:
     both = profile(0)
     assert [msgspec.structs.replace(rank, rank=-1) for rank in both.ranks] == [both.slowest] * 2
+
+
+def test_with_views_of_buckets_backward_returns_when_the_host_goes_on_after_the_last_bucket() -> None:
+    """The last gradient is there at 400 and its bucket at 450; small operators run at 402 and, next, at 455."""
+    trace = RankTrace(0)
+    trace.step(2, 0, 1000)
+    trace.forward(100, 200)
+    trace.gradient(200, 400, 64)
+    trace.gloo(399, 403, 450, 64)
+    trace.operator("aten::as_strided", 402, 403)
+    trace.operator("aten::as_strided", 455, 456)
+    trace.optimizer(800, 900)
+    (exchange,) = lay_out(trace).observations[0].exchanges
+    assert [exchange.step.sum_phase_ns(phase) for phase in ("gradient_finish", "other")] == [55_000, 445_000]
+    assert exchange.blocking_ns == 49_000
