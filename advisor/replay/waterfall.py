@@ -56,12 +56,15 @@ def explain_step(job: Job, config: DDPConfig, scenario: Scenario, final_ns: floa
 def sum_around(job: Job, rank: RankProfile, micro_steps: int) -> float:
     """All of an optimizer step but its last backward and exchange, in ns.
 
-    More micro-steps than were profiled copy nothing into buckets, since they synchronise nothing.
+    Each micro-step loads its own data and has its share of what has no name. More of them than were profiled copy
+    nothing into buckets, since they synchronise nothing.
     """
+    more = micro_steps / job.profile.num_micro_steps
+    around = more * (rank.data_ns + rank.other_ns) + rank.optimizer_ns
     computed = micro_steps * rank.forward_ns + (micro_steps - 1) * rank.backward_ns
     num_bytes = sum(gradient.num_bytes for gradient in rank.gradients)
     copied = job.calibration.copy_in_ns_per_byte.value * num_bytes * (micro_steps - job.profile.num_micro_steps)
-    return rank.data_ns + rank.optimizer_ns + rank.other_ns + computed - copied
+    return around + computed - copied
 
 
 def _list_levels(job: Job, config: DDPConfig, central: Scenario) -> Iterator[tuple[str, float]]:

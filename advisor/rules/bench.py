@@ -59,11 +59,10 @@ class Bench:
 
     def try_config(self, config: DDPConfig, *, central: bool = False) -> Trial:
         """Replays a setting under every scenario, or under the central one alone."""
-        job = self.scale_job(config)
         scenarios = self.scenarios[: 1 if central else None]
-        runs = replay_scenarios(job, config, scenarios)
-        steps = np.array([step_ns(job, config, run) for run in runs])
-        return Trial(config, len(bucket_gradients(job.profile, config)), steps, runs[0].blocking)
+        runs = replay_scenarios(self.job, config, scenarios)
+        steps = np.array([step_ns(self.job, config, run) for run in runs])
+        return Trial(config, len(bucket_gradients(self.job.profile, config)), steps, runs[0].blocking)
 
     def try_change(self, change: Mapping[str, Any]) -> Trial:
         """Replays today's setting with a change."""
@@ -71,7 +70,7 @@ class Bench:
 
     def predict(self, config: DDPConfig) -> Prediction:
         """The prediction that belongs to a trial."""
-        return predict(self.scale_job(config), config, self.scenarios)
+        return predict(self.job, config, self.scenarios)
 
     def find_guard(self, change: Mapping[str, Any]) -> Guard | None:
         """What stands in the way of a change."""
@@ -103,15 +102,6 @@ class Bench:
     def matters(self, saving: Estimate) -> bool:
         """Whether a saving is certain, and larger than what settings may differ by and still be the same."""
         return saving.low > 0 and saving.value > self.indifference_ns
-
-    def scale_job(self, config: DDPConfig) -> Job:
-        """The job with `config`'s micro-steps: each loads its own data, and has its share of what has no name."""
-        more = config.accumulation_steps / self.config.accumulation_steps
-        if more == 1:
-            return self.job
-        slowest = self.job.profile.slowest
-        scaled = replace(slowest, data_ns=round(more * slowest.data_ns), other_ns=round(more * slowest.other_ns))
-        return dataclasses.replace(self.job, profile=replace(self.job.profile, slowest=scaled))
 
 
 @lru_cache(maxsize=1)

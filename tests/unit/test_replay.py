@@ -148,6 +148,15 @@ def test_more_micro_steps_copy_nothing_into_buckets() -> None:
     assert predict(job, build_config(accumulation_steps=3)).step_ns.value == 7 * MS
 
 
+def test_each_micro_step_loads_its_own_data() -> None:
+    """5 ms of data, 1 ms of what has no name and 2 ms of backward, three times."""
+    job = build_job([(1, 4 * MB)], backward_ms=2)
+    slowest = replace(job.profile.slowest, data_ns=5 * MS, other_ns=1 * MS)
+    job = dataclasses.replace(job, profile=replace(job.profile, slowest=slowest))
+    once, thrice = (predict(job, build_config(accumulation_steps=k)).step_ns.value for k in (1, 3))
+    assert thrice - once == 2 * (5 + 1 + 2) * MS
+
+
 @pytest.mark.parametrize("hook", ["none", "bf16", "noop"])
 @pytest.mark.parametrize("accumulation_steps", [1, 4])
 def test_the_terms_of_the_waterfall_add_up_exactly(hook: str, accumulation_steps: int) -> None:

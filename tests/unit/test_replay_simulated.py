@@ -76,7 +76,12 @@ def tell(scenario: Scenario) -> tuple[Job, DDPConfig, float]:
         ),
     )
     profile = StepProfile(
-        device_type="cpu", num_steps=1, num_micro_steps=1, sizes_known=True, ranks=(slowest,), slowest=slowest
+        device_type="cpu",
+        num_steps=1,
+        num_micro_steps=scenario.micro_steps,
+        sizes_known=True,
+        ranks=(slowest,),
+        slowest=slowest,
     )
     ((_, alpha_us, beta),) = scenario.segments
     calibration = build_calibration(
