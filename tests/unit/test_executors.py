@@ -23,7 +23,7 @@ from advisor.schema import Report
 from tests.trace_files import pack_tar, write_ranks
 from tests.unit.test_pipeline import record_rank
 
-NUM_RANKS = 32
+NUM_RANKS = 12
 WAITING = """
 import os, sys, time
 from advisor.cli._failures import tell_failures
