@@ -2,9 +2,9 @@
 
 In a collective every rank waits from its own arrival to the last one. What the last rank alone is to blame for is the
 time from the last arrival of the others to its own. Waiting beside computation costs nothing, unless the link is busy
-from then on until computation has run out. Collectives that are in flight together show the same lateness again and
-again, so of them the largest count is taken. The first collective that a profiler saw tells about the profiler's start
-and is set aside.
+from then on until computation has run out: then it costs what sticks out. Collectives in flight together show the same
+lateness again and again, so of them the largest count is taken. The first collective that a profiler saw tells about
+the profiler's start and is set aside.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _measure_costs(
     exposed: dict[tuple[int, int], list[Intervals]] = defaultdict(list)
     hidden_ns: dict[tuple[int, int], int] = defaultdict(int)
     for run in _split(in_flight, lambda match: match.last_arrival_ns, LINK_PAUSE_NS):
-        idle_at_end = _find_idle_at_end(run, overlap_of)
+        sticks_out_ns = _measure_what_sticks_out(run, overlap_of)
         for match in run:
             *_, second, last = sorted(match.arrivals_ns)
             culprit = match.members[match.arrivals_ns.index(last)].rank
@@ -103,8 +103,9 @@ def _measure_costs(
                     continue
                 wait = build_intervals([second + offset], [match.arrival_on_clock_of(member)])
                 exposed[culprit, member.rank].append(difference(wait, overlap_of[member.rank]))
-                if match is run[0] and member.rank in idle_at_end:
-                    hidden_ns[culprit, member.rank] = max(total(wait), hidden_ns[culprit, member.rank])
+                if match is run[0]:
+                    cost_ns = min(total(wait), sticks_out_ns[member.rank])
+                    hidden_ns[culprit, member.rank] = max(cost_ns, hidden_ns[culprit, member.rank])
     return {key: max(total(union(*parts)), hidden_ns[key]) for key, parts in exposed.items()}
 
 
@@ -122,19 +123,15 @@ def _split(
     return groups
 
 
-def _find_idle_at_end(run: Sequence[MatchedCollective], overlap_of: Mapping[int, Intervals]) -> set[int]:
-    """The ranks that have nothing left to compute when the last collective of a run ends.
-
-    What follows it may seem to start a few µs before its end, so a moment before it is asked for.
-    """
-    ends: dict[int, int] = {}
+def _measure_what_sticks_out(run: Sequence[MatchedCollective], overlap_of: Mapping[int, Intervals]) -> dict[int, int]:
+    """How long the collectives of a run go on without computation beside them, in ns by rank."""
+    spans: dict[int, Spans] = defaultdict(list)
     for match in run:
         for member in match.members:
-            ends[member.rank] = max(member.end_ns, ends.get(member.rank, member.end_ns))
+            spans[member.rank].append((member.start_ns, member.end_ns))
     return {
-        rank
-        for rank, end in ends.items()
-        if total(clip(overlap_of[rank], end - LINK_PAUSE_NS, end)) < LINK_PAUSE_NS // 2
+        rank: total(difference(build_intervals(*zip(*of_rank, strict=True)), overlap_of[rank]))
+        for rank, of_rank in spans.items()
     }
 
 
