@@ -8,7 +8,6 @@ agree after that.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -384,8 +383,3 @@ def _find_enclosing(rows: Sequence[Row], at: int) -> Row | None:
 def count_bytes(num_elements: int, dtype: str) -> int:
     """Bytes of a message, -1 where its size or dtype is unknown."""
     return num_elements * DTYPE_BYTES[dtype] if num_elements >= 0 and dtype in DTYPE_BYTES else -1
-
-
-def count_ring_bytes(num_bytes: int, world_size: int) -> float:
-    """Bytes each rank sends in a ring all-reduce, 2 · (P - 1) / P · bytes (Patarasuk and Yuan, 2009)."""
-    return 2 * (world_size - 1) / world_size * num_bytes if world_size else math.nan
