@@ -209,8 +209,10 @@ def test_gradients_that_no_bucket_carries_are_an_error(
 def test_means_over_different_counts_are_told(
     analyzed: Analyzed, case: cases.Case, smallest: int, largest: int
 ) -> None:
-    alarm = only_alarm(analyzed(case))
+    report = analyzed(case)
+    alarm = only_alarm(report)
     assert (alarm.code, alarm.severity) == ("uneven_loss_weighting", "warning")
+    assert "all_reduce" in alarm.code_fix, "the counts of all ranks are summed"
     assert figures(alarm) == {"elements of the smallest loss": smallest, "elements of the largest loss": largest}
 
 
@@ -274,6 +276,10 @@ def test_a_cap_in_the_wrong_unit_is_suspected(run_with_a_huge_cap: Path) -> None
     assert (alarm.code, alarm.severity) == ("cap_unit_suspect", "warning")
     assert figures(alarm) == {"bucket cap": 12_000_000 * MIB, "gradients": 4 * 8 * LAYER}
     assert "bucket_cap_mb=11)" in alarm.code_fix
+    advised = [
+        change["bucket_cap_mb"] for advice in report.recommendations if (change := advice.change).get("bucket_cap_mb")
+    ]
+    assert all(cap < 4 * 8 * LAYER / MIB for cap in advised)
 
 
 def test_25_is_not_the_default(run_with_a_huge_cap: Path, tmp_path: Path) -> None:
