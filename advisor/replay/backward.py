@@ -85,37 +85,45 @@ def replay_backward(backward: Backward, scenario: Scenario) -> Replayed:
     starts, ends, readies = [0.0] * num, [0.0] * num, [0.0] * num
     in_flight: list[tuple[float, int]] = []  # a heap: how far `served` is when a bucket ends, and the bucket
     now = done = served = 0.0
-    launched = started = 0
+    launched = started = flying = 0
+    targets = [*launch_at, compute_total]
     while done < compute_total:
-        while launched < num and launch_at[launched] <= done:
+        target = targets[launched]
+        while target <= done:
             readies[launched] = now
             launched += 1
-        while started < launched and len(in_flight) < concurrency:
+            target = targets[launched]
+        while started < launched and flying < concurrency:
             starts[started] = now
             heappush(in_flight, (served + alone[started], started))
             started += 1
-        target = launch_at[launched] if launched < num else compute_total
-        waits = now < not_before[launched]
-        if not in_flight:
-            now = max(now, not_before[launched]) + target - done
+            flying += 1
+        begin = not_before[launched]
+        if not flying:
+            now = (begin if begin > now else now) + target - done
             done = target
             continue
-        pace = (paces if waits else paces_beside)[len(in_flight)]
-        until_next = not_before[launched] - now if waits else (target - done) * compute_pace
-        until_end = (in_flight[0][0] - served) * pace
-        if until_next < until_end:
-            served += until_next / pace
-            if waits:
-                now = not_before[launched]
-            else:
+        served_next = in_flight[0][0]
+        if now < begin:  # the host is late: nothing is computed
+            pace = paces[flying]
+            until_end = (served_next - served) * pace
+            if begin - now < until_end:
+                served += (begin - now) / pace
+                now = begin
+                continue
+        else:
+            pace = paces_beside[flying]
+            until_next, until_end = (target - done) * compute_pace, (served_next - served) * pace
+            if until_next < until_end:
+                served += until_next / pace
                 now += until_next
                 done = target
-        else:
-            now += until_end
-            if not waits:
-                done += until_end / compute_pace
-            served, bucket = heappop(in_flight)
-            ends[bucket] = now
+                continue
+            done += until_end / compute_pace
+        now += until_end
+        served, bucket = heappop(in_flight)
+        ends[bucket] = now
+        flying -= 1
     compute_end = now
     readies[launched:] = [now] * (num - launched)
     while started < num or in_flight:

@@ -62,9 +62,9 @@ def sum_around(job: Job, rank: RankProfile, micro_steps: int) -> float:
     more = micro_steps / job.profile.num_micro_steps
     around = more * (rank.data_ns + rank.other_ns) + rank.optimizer_ns
     computed = micro_steps * rank.forward_ns + (micro_steps - 1) * rank.backward_ns
-    num_bytes = sum(gradient.num_bytes for gradient in rank.gradients)
-    copied = job.calibration.copy_in_ns_per_byte.value * num_bytes * (micro_steps - job.profile.num_micro_steps)
-    return around + computed - copied
+    silent = micro_steps - job.profile.num_micro_steps
+    num_bytes = sum(gradient.num_bytes for gradient in rank.gradients) if silent else 0
+    return around + computed - job.calibration.copy_in_ns_per_byte.value * num_bytes * silent
 
 
 def _list_levels(job: Job, config: DDPConfig, central: Scenario) -> Iterator[tuple[str, float]]:
