@@ -31,6 +31,8 @@ FOLDER = Path(os.environ.get("PARSE_FOLDER", Path(tempfile.gettempdir()) / "ddp-
 WITHOUT_STACKS = "a100-resnet50-ddp-rank0of2"
 WITH_STACKS = "mi300-resnet-ddp-rank0of8"
 """Seven of ten of its events are Python functions, which are not kept."""
+WITH_SHAPES = "gpt"
+"""A workload that is recorded here: 390 bytes an event, where the runs of other people have 240 to 320."""
 TRACEINSIGHT = ("traceinsight==0.6.1", "--no-deps")
 BESIDE_TRACEINSIGHT = ("numpy", "pandas<3", "networkx", "plotly", "psutil", "pydot", "pyyaml")
 """What its parser needs of what it asks for."""
@@ -82,6 +84,13 @@ def compare_on_a_file() -> list[Measurement]:
     return _compare("file", {arm: Trial(arm, paths, number) for arm, number in repeats.items() if _is_installed(arm)})
 
 
+def compare_on_shapes() -> list[Measurement]:
+    """Every reader on 240 MB that were recorded with shapes, as `ddp-advisor run` does."""
+    repeats = {"ddp-advisor": 5, "orjson": 3, "hta": 2, "traceinsight": 2}
+    paths = make_traces(WITH_SHAPES, 240)
+    return _compare("shapes", {arm: Trial(arm, paths, number) for arm, number in repeats.items() if _is_installed(arm)})
+
+
 def compare_on_ranks() -> list[Measurement]:
     """Every reader on 8 ranks of 100 MB; HTA and traceinsight read ranks in several processes, which they do best."""
     paths = make_traces(WITHOUT_STACKS, 100, num_ranks=8)
@@ -119,6 +128,7 @@ def time_analysis() -> list[Measurement]:
 
 PARTS = {
     "file": compare_on_a_file,
+    "shapes": compare_on_shapes,
     "memory": measure_memory,
     "gzip": compare_gzip,
     "ranks": compare_on_ranks,
@@ -190,11 +200,23 @@ def make_traces(source: str, megabytes: int, *, num_ranks: int = 1, compress: bo
     folder = FOLDER / f"{source}-{num_ranks}x{megabytes}{'-gzip' if compress else ''}"
     if not folder.is_dir():
         unfinished = folder.with_name(f"{folder.name}-unfinished")
-        generator = [sys.executable, "-m", "benchmarks.trace_generator", str(CORPUS / source), str(unfinished)]
+        recorded = _record(source) if source == WITH_SHAPES else CORPUS / source
         options = ["--ranks", str(num_ranks), "--mb", str(megabytes), *(["--gzip"] if compress else [])]
-        subprocess.run([*generator, *options], cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
+        _run_module("benchmarks.trace_generator", str(recorded), str(unfinished), *options)
         unfinished.rename(folder)
     return sorted(folder.iterdir())
+
+
+def _record(workload: str) -> Path:
+    """Trains it on two gloo ranks under the profiler; once."""
+    folder = FOLDER / f"recorded-{workload}"
+    if not folder.is_dir():
+        _run_module("advisor", "run", workload, "--nproc", "2", "--device", "cpu", "--out", str(folder))
+    return folder
+
+
+def _run_module(*words: str) -> None:
+    subprocess.run([sys.executable, "-m", *words], cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
 
 
 def _count_text(path: Path) -> int:
