@@ -122,7 +122,7 @@ def generate_run(source: Path, folder: Path, *, num_ranks: int, num_bytes: int, 
     """Writes the traces of a run in which every rank does what a rank of the source did.
 
     Args:
-        source: A folder of Kineto traces, or of a run of ours; where it has fewer than `num_ranks`, they are used again.
+        source: A folder of Kineto traces, or of a run of ours; those of fewer ranks than `num_ranks` are used again.
         folder: Where `rank<number>.json` or `.json.gz` are written.
         num_ranks: How many.
         num_bytes: Of JSON text for each; whole repetitions are written, at least one.
