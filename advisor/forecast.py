@@ -2,6 +2,7 @@
 
     beta · traffic_factor(Q) / traffic_factor(P)     each rank sends 2 (P - 1) / P of the bytes
     alpha · messages(Q) / messages(P)                2 (P - 1) messages in a ring, 2 log2 P in a tree
+    kink · pieces(Q) / pieces(P)                     a message holds 1 / P of the bytes in a ring, all in a tree
 
 Which algorithm runs is the backend's choice, so both are replayed, and the band spans both. gloo runs a ring; NCCL
 takes what it thinks is faster, and its forecast is the tree's.
@@ -15,19 +16,18 @@ That the link between any two ranks is as fast as today's, and that none is slow
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from advisor.all_reduce import count_ring_messages, count_tree_messages, traffic_factor
+from advisor.all_reduce import RING, TREE, Algorithm, traffic_factor
 from advisor.errors import UsageError
 from advisor.replay import Job, Scenario, draw_scenarios, replay_scenarios, step_ns
 from advisor.schema import Baseline, Basis, ComputeScaling, DDPConfig, Estimate, Forecast, ForecastRow
 
 Floats = npt.NDArray[np.float64]
-Messages = Callable[[int], float]
 
 MOST_RANKS = 1_000_000
 
@@ -65,8 +65,7 @@ def forecast_ranks(
     wrong = [size for size in world_sizes if not 0 < size <= MOST_RANKS]
     if wrong:
         raise UsageError(f"{wrong[0]} ranks cannot be forecast: give numbers from 1 to {MOST_RANKS}.")
-    tree_then_ring = (count_tree_messages, count_ring_messages)
-    algorithms = tree_then_ring[::-1] if config.backend == "gloo" else tree_then_ring
+    algorithms = (RING, TREE) if config.backend == "gloo" else (TREE, RING)
     return Forecast(
         profiled_world_size=today,
         compute=compute,
@@ -75,7 +74,7 @@ def forecast_ranks(
 
 
 def _forecast_row(
-    job: Job, config: DDPConfig, world_size: int, compute: ComputeScaling, algorithms: tuple[Messages, Messages]
+    job: Job, config: DDPConfig, world_size: int, compute: ComputeScaling, algorithms: tuple[Algorithm, Algorithm]
 ) -> ForecastRow:
     """Replays both algorithms; the first one gives the values, both together the bands."""
     share = config.world_size / world_size if compute == "divided" else 1.0
@@ -84,8 +83,8 @@ def _forecast_row(
     today = draw_scenarios(job)
     today_ns = np.array([step_ns(job, config, run) for run in replay_scenarios(job, config, today)])
     steps, blockings = [], []
-    for count_messages in algorithms:
-        scenarios = [scale_link(scenario, config.world_size, world_size, count_messages) for scenario in today]
+    for algorithm in algorithms:
+        scenarios = [scale_link(scenario, config.world_size, world_size, algorithm) for scenario in today]
         runs = replay_scenarios(scaled, there, scenarios)
         steps.append(np.array([step_ns(scaled, there, run) for run in runs]))
         blockings.append(np.array([run.blocking for run in runs]))
@@ -98,15 +97,16 @@ def _forecast_row(
     )
 
 
-def scale_link(scenario: Scenario, today: int, world_size: int, count_messages: Messages) -> Scenario:
-    """The scenario's alpha and betas on `world_size` ranks instead of `today`."""
-    messages = count_messages(world_size) / count_messages(today)
+def scale_link(scenario: Scenario, today: int, world_size: int, algorithm: Algorithm) -> Scenario:
+    """The scenario's alpha, betas and kinks on `world_size` ranks instead of `today`."""
+    messages = algorithm.count_messages(world_size) / algorithm.count_messages(today)
+    pieces = algorithm.count_pieces(world_size) / algorithm.count_pieces(today)
     traffic = traffic_factor(world_size) / traffic_factor(today)
     return dataclasses.replace(
         scenario,
         alpha_ns=scenario.alpha_ns * messages,
         beta_ns_per_byte=scenario.beta_ns_per_byte * traffic,
-        kinks=tuple((kink, change * traffic) for kink, change in scenario.kinks),
+        kinks=tuple((kink * pieces, change * traffic) for kink, change in scenario.kinks),
     )
 
 

@@ -72,16 +72,23 @@ def test_today_s_number_of_ranks_is_replay_s_own_prediction(compute: str, backen
     assert row.efficiency_fraction == Estimate(value=1.0, low=1.0, high=1.0, basis="fitted")
 
 
-def test_a_broken_line_keeps_its_kinks_and_steepens_as_a_whole() -> None:
-    """1 ns a byte up to 1 MB and 3 from there: 3 MB take 1 + 6 ms on two ranks and 1.5 times that on four."""
+@pytest.mark.parametrize(("backend", "on_four_ms"), [("nccl", 10.5), ("gloo", 7.5)])
+def test_a_broken_line_steepens_as_a_whole_and_its_kinks_move_where_data_are_cut(
+    backend: str, on_four_ms: float
+) -> None:
+    """1 ns a byte up to 1 MB and 3 from there: 3 MB take 1 + 6 ms on two ranks; on four 1.5 times that in a tree.
+
+    A ring of four cuts the data into twice as many pieces: the kink is at 2 MB, and 3 MB take 1.5 · (2 + 3) ms.
+    """
     job = build_job([(2, 3 * MB)], backward_ms=2)
     first = replace(job.model.segments[0], to_bytes=MB)
     second = replace(first, beta_ns_per_byte=exactly(3), from_bytes=MB, to_bytes=None)
     draws = (CommDraw(alpha_ns=0, communication_slowdown=1, betas_ns_per_byte=(1, 3)),) * NUM_DRAWS
     job = Job(job.profile, job.calibration, replace(job.model, segments=(first, second), draws=draws))
-    rows = forecast_ranks(job, build_config(), [2, 4]).rows
-    assert [row.blocking_ns.value / MS for row in rows] == pytest.approx([7, 10.5])
-    assert rows[0].step_ns == predict(job, build_config()).step_ns
+    config = build_config(backend=backend)
+    rows = forecast_ranks(job, config, [2, 4]).rows
+    assert [row.blocking_ns.value / MS for row in rows] == pytest.approx([7, on_four_ms])
+    assert rows[0].step_ns == predict(job, config).step_ns
 
 
 @pytest.mark.parametrize("asked", [0, -4])
