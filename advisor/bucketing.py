@@ -12,7 +12,11 @@ different dtype or device never share a bucket.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Hashable, Sequence
+from itertools import accumulate
+from operator import itemgetter
+from typing import TypeAlias
 
 from advisor.errors import UsageError
 
@@ -127,16 +131,53 @@ def find_distinct_caps(
         caps_first_bucket: False is the rule before torch 2.4.
     """
     first = () if caps_first_bucket else (int(DEFAULT_FIRST_BUCKET_MB * MIB),)
+    rows = [_SizesOfKey(num_bytes, [i for i, own in enumerate(keys) if own == key]) for key in dict.fromkeys(keys)]
     ranges: list[tuple[int, int]] = []
     cap, before = 1, None
     while True:
-        buckets = assign_rebuilt(num_bytes, keys, (*first, cap), range(len(num_bytes)))
-        closed = [size for bucket in buckets if (size := sum(num_bytes[i] for i in bucket)) >= cap]
+        buckets = _order_buckets([row.fill((*first, cap)) for row in rows])
+        closed = [size for _, _, size in buckets if size >= cap]
         if not closed:
             return ranges if buckets == before or not buckets else [*ranges, (cap, 2 * cap)]
         # A last bucket that was closed may stay open under the larger cap with the same gradients in it.
         ranges = [*ranges[:-1], (ranges[-1][0], min(closed))] if buckets == before else [*ranges, (cap, min(closed))]
         cap, before = min(closed) + 1, buckets
+
+
+_Bucket: TypeAlias = tuple[int, int, int]
+"""The indices of its first and last gradient, and its bytes."""
+
+
+class _SizesOfKey:
+    """The gradients of one key, which fill buckets of their own: summed up, so that the end of a bucket is looked up."""
+
+    def __init__(self, num_bytes: Sequence[int], indices: Sequence[int]) -> None:
+        self.indices = indices
+        self.sums = [0, *accumulate(num_bytes[i] for i in indices)]
+
+    def fill(self, limits: Sequence[int]) -> tuple[list[_Bucket], list[_Bucket]]:
+        """The buckets that `assign_rebuilt` closes, and the one that it leaves open, if any."""
+        closed: list[_Bucket] = []
+        start, num = 0, len(self.indices)
+        while start < num:
+            limit = limits[min(len(closed), len(limits) - 1)]
+            end = bisect_left(self.sums, self.sums[start] + limit, start + 1)
+            if end > num:
+                return closed, [self._describe(start, num)]
+            closed.append(self._describe(start, end))
+            start = end
+        return closed, []
+
+    def _describe(self, start: int, end: int) -> _Bucket:
+        return self.indices[start], self.indices[end - 1], self.sums[end] - self.sums[start]
+
+
+def _order_buckets(filled: Sequence[tuple[list[_Bucket], list[_Bucket]]]) -> list[_Bucket]:
+    """All buckets in launch order, from those of each key in the order in which keys are met."""
+    if len(filled) == 1:
+        return filled[0][0] + filled[0][1]
+    closed = sorted((bucket for of_key, _ in filled for bucket in of_key), key=itemgetter(1))
+    return closed + [bucket for _, left in reversed(filled) for bucket in left]
 
 
 def round_cap_mb(lowest: int, highest: int) -> float:
