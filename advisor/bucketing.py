@@ -149,7 +149,7 @@ _Bucket: TypeAlias = tuple[int, int, int]
 
 
 class _SizesOfKey:
-    """The gradients of one key, which fill buckets of their own: summed up, so that the end of a bucket is looked up."""
+    """The gradients of one key, which fill buckets of their own: in running sums the end of one is looked up."""
 
     def __init__(self, num_bytes: Sequence[int], indices: Sequence[int]) -> None:
         self.indices = indices
