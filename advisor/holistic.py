@@ -23,6 +23,7 @@ import pandas as pd
 
 from advisor.hta_rows import build_kernel_rows, build_step_rows, is_on_device
 from advisor.intervals import Intervals, build_intervals, intersection, total
+from advisor.readers.names import find_step_number
 from advisor.schema import (
     CriticalPath,
     DeviceTime,
@@ -338,4 +339,6 @@ def _find_critical_path(trace: Trace, most_rows: int) -> CriticalPath | None:
     times = {ours: int(spent.get(theirs, 0)) for ours, theirs in BOUND_BY.items()}
     if sum(times.values()) > rows["end"].max() - rows["ts"].min():
         raise _UnansweredError(f"its path through {step} is longer than the step")
-    return CriticalPath(step=int(step.rpartition("#")[2]), **times)
+    number = find_step_number(step)
+    assert number is not None, "it is named after a step"
+    return CriticalPath(step=number, **times)

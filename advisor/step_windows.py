@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from advisor.readers.names import DDP_FORWARD, OPTIMIZER_STEP, PROFILER_STEP
+from advisor.readers.names import DDP_FORWARD, OPTIMIZER_STEP, PROFILER_STEP, find_step_number
 from advisor.schema import StepSource
 from advisor.tables import match_names
 
@@ -29,9 +29,9 @@ def find_steps(host: pd.DataFrame) -> tuple[list[Window], StepSource]:
     """Every steady step, and what told them apart; no steps where nothing does."""
     marks = host[match_names(host, PROFILER_STEP.match)]
     updates = host[match_names(host, OPTIMIZER_STEP.match)]
-    if len(marks):
-        numbers = [int(name.rpartition("#")[2]) for name in marks["name"]]
-        windows = list(zip(numbers, marks["start_ns"].tolist(), marks["end_ns"].tolist(), strict=True))
+    spans = zip(marks["name"], marks["start_ns"].tolist(), marks["end_ns"].tolist(), strict=True)
+    windows = [(number, *span) for name, *span in spans if (number := find_step_number(name)) is not None]
+    if windows:
         steady = [window for window in windows if window[0] >= FIRST_STEADY_STEP] or windows
         return join_micro_steps(steady, updates["start_ns"].to_numpy()), "profiler"
     if len(updates) > 1:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from advisor.readers.document import Damage
-from advisor.readers.names import ANNOTATION, COLLECTIVE_OP, GLOO_SPAN, KERNEL, MEMORY, PROFILER_STEP, RUNTIME
+from advisor.readers.names import ANNOTATION, COLLECTIVE_OP, GLOO_SPAN, KERNEL, MEMORY, RUNTIME, find_step_number
 from advisor.schema import QualityNote
 
 Times: TypeAlias = npt.NDArray[np.int64]
@@ -58,9 +58,10 @@ def find_damaged_times(damage: Damage, events: pd.DataFrame, places: Times, has_
 def list_steps(events: pd.DataFrame) -> list[tuple[int, int, int]]:
     """Number, start and end of every step of the profiler."""
     names = events["name"].cat
-    is_step = np.array([bool(PROFILER_STEP.match(name)) for name in names.categories], dtype=bool)[names.codes]
+    number_of = {name: number for name in names.categories if (number := find_step_number(name)) is not None}
+    is_step = np.array([name in number_of for name in names.categories], dtype=bool)[names.codes]
     rows = events.loc[is_step & events["category"].isin(ANNOTATION), ["name", "start_ns", "end_ns"]]
-    numbers = [int(name.rpartition("#")[2]) for name in rows["name"]]
+    numbers = [number_of[name] for name in rows["name"]]
     return list(zip(numbers, rows["start_ns"].tolist(), rows["end_ns"].tolist(), strict=True))
 
 

@@ -76,7 +76,7 @@ UNNAMED_CATEGORIES: tuple[tuple[re.Pattern[str], str], ...] = (
 )
 """First match wins, for events without a category; others are kernels if they have a stream, else operators."""
 
-PROFILER_STEP = re.compile(r"^ProfilerStep#?(\d+)$")
+PROFILER_STEP = re.compile(r"^ProfilerStep#?(\d{1,18})$")
 DDP_FORWARD = frozenset({"DistributedDataParallel.forward", "BucketedDDP.forward"})
 OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
 OPTIMIZER_ZERO_GRAD = re.compile(r"^Optimizer\.zero_grad#")
@@ -145,6 +145,12 @@ def name_category(category: str | None, name: str, *, has_stream: bool = False) 
     if word in OPERATOR and PROFILER_STEP.match(name):
         return "user_annotation"
     return "cuda_sync" if word in KERNEL and SYNCHRONIZATION_ROW.match(name) else word
+
+
+def find_step_number(name: str) -> int | None:
+    """The number of the profiler's step that an annotation marks; None for other names."""
+    found = PROFILER_STEP.match(name)
+    return int(found[1]) if found else None
 
 
 def name_collective_kind(name: str) -> CollectiveKind | None:

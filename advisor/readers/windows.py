@@ -13,7 +13,7 @@ import pandas as pd
 from pandas.api.types import union_categoricals
 
 from advisor.errors import InputError
-from advisor.readers.names import PROFILER_STEP
+from advisor.readers.names import find_step_number
 from advisor.tables import EVENT_COLUMNS, Trace
 
 _LOCAL_CODES = {
@@ -72,7 +72,7 @@ def _find_start_ns(trace: Trace) -> int:
 
 def _find_steps(trace: Trace) -> set[int]:
     names = trace.events["name"].cat.categories
-    return {int(match[1]) for name in names if (match := PROFILER_STEP.match(name))}
+    return {number for name in names if (number := find_step_number(name)) is not None}
 
 
 def _count_codes(trace: Trace) -> Counter[str]:

@@ -193,6 +193,7 @@ DIALECTS: dict[str, Callable[[Document], bytes]] = {
     "capitalised categories": rename_categories(),
     "`Operator`, `Runtime` and `Kernel`": rename_categories(**OLD_CATEGORIES),
     "no categories": rewrite(lambda event: event.pop("cat")),
+    "`ProfilerStep3` without its mark": add_text(b"ProfilerStep#", b"ProfilerStep"),
     "processes and threads as strings": rewrite(lambda e: e.update(pid=str(e["pid"]), tid=f"stream {e['tid']}")),
     "processes and threads beyond 32 bits": rewrite(lambda e: e.update(pid=e["pid"] + 2**40, tid=e["tid"] - 2**35)),
     "numbers of streams as strings": rewrite(

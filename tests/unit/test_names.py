@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from advisor.readers.names import COMMUNICATION_KERNEL, is_floating, name_collective_kind, name_dtype
+from advisor.readers.names import COMMUNICATION_KERNEL, find_step_number, is_floating, name_collective_kind, name_dtype
 
 
 @pytest.mark.parametrize(
@@ -63,3 +63,21 @@ def test_communication_kernels_are_told_by_their_library(name: str, communicates
 def test_dtypes_get_torchs_name(spelling: str, dtype: str, floating: bool) -> None:
     assert name_dtype(spelling) == dtype
     assert is_floating(dtype) is floating
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("ProfilerStep#12", 12),
+        ("ProfilerStep12", 12),
+        ("ProfilerStep#007", 7),
+        ("ProfilerStep#", None),
+        ("ProfilerStep#1x", None),
+        ("ProfilerStep#-1", None),
+        ("Optimizer.step#SGD.step", None),
+        pytest.param("ProfilerStep#" + 20 * "9", None, id="more than 64 bits hold"),
+        pytest.param("ProfilerStep#" + 5000 * "9", None, id="more than Python converts"),
+    ],
+)
+def test_the_number_of_a_step_is_read_in_every_spelling(name: str, number: int | None) -> None:
+    assert find_step_number(name) == number
