@@ -143,7 +143,8 @@ def _note_quality(run: RunObservation, calibrated: Calibrated, config: DDPConfig
     if sources != {"profiler"}:
         how = {"optimizer": "optimizer steps", "forward": "DDP's forward", "window": "nothing: one window is shown"}
         told = ", ".join(how[source] for source in sorted(sources - {"profiler"}))
-        notes.append(QualityNote(message=f"No ProfilerStep marks: steps were told apart by {told}. Call prof.step()."))
+        fix = "Give torch.profiler.profile a schedule and call prof.step() after every optimizer step."
+        notes.append(QualityNote(message=f"No ProfilerStep marks: steps were told apart by {told}. {fix}"))
     if config is not None and not any(rank.has_shapes for rank in run.ranks):
         notes.append(
             QualityNote(message="No shapes: buckets can be merged but not split. Record with record_shapes=True.")

@@ -33,7 +33,7 @@ _SILENCE: Final[dict[VerdictCode, str]] = {
 
 
 def say_ceiling(report: Report) -> str:
-    """What the step would take if communication were free: the most that any communication setting can save."""
+    """What the step would take if communication were free: the most that any bucket size or comm hook can save."""
     ceiling = report.verdict.ceiling_ns
     if ceiling is None:
         return ""
@@ -44,7 +44,7 @@ def say_ceiling(report: Report) -> str:
         return f"With free communication the step would take as long as it does now, {format_estimate_ns(ceiling)}."
     return (
         f"With free communication the step would take {format_estimate_ns(ceiling)}, {format_fraction(saving)} less: "
-        "no communication setting can save more."
+        "no bucket size and no comm hook can save more."
     )
 
 

@@ -94,7 +94,7 @@ def test_the_ceiling_is_the_most_that_can_be_saved() -> None:
     # 152 of 180 replayed
     assert sentences.say_ceiling(gloo_report()) == (
         "With free communication the step would take 152.0 ms [149.0, 155.0], 16 % less: "
-        "no communication setting can save more."
+        "no bucket size and no comm hook can save more."
     )
     assert "as long as it does now" in sentences.say_ceiling(a100_report())
 
