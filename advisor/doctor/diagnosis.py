@@ -12,6 +12,7 @@ from advisor.doctor import FINDINGS
 from advisor.doctor.examination import RankExamination, RunExamination, examine_rank
 from advisor.doctor.recipe import write_recipe
 from advisor.errors import InputError, MixedRanksError
+from advisor.readers.batches import open_archives, order_ranks
 from advisor.readers.display import list_names
 from advisor.readers.run import read_rank
 from advisor.readers.run_files import FoundRuns, RankFiles, RunFiles, find_runs
@@ -97,22 +98,24 @@ def _list_strays(strays: Sequence[Source]) -> list[str]:
 def _examine(files: RunFiles, on_file: Callable[[str], None]) -> tuple[RunExamination, tuple[QualityNote, ...]]:
     """Reads the ranks one after the other and keeps no events; what cannot be read does not stop the others."""
     ranks: dict[int, RankExamination] = {}
+    notes: dict[int, tuple[QualityNote, ...]] = {}
     left_out: list[str] = []
     num_mixed = 0
-    notes = [*files.notes]
-    for rank_files in files.ranks:
-        on_file(rank_files.sources[0].name)
-        try:
-            trace, about = read_rank(rank_files)
-        except InputError as error:
-            left_out.append(str(error))
-            num_mixed += isinstance(error, MixedRanksError)
-            continue
-        if trace.rank in ranks:
-            left_out.append(f"{trace.file} is rank {trace.rank}, as is {ranks[trace.rank].files[0]}: give one of them.")
-            continue
-        ranks[trace.rank] = examine_rank(trace, rank_files)
-        notes += about
+    with open_archives(files.ranks) as archives:
+        for rank_files in order_ranks(files.ranks):
+            on_file(rank_files.sources[0].name)
+            try:
+                trace, about = read_rank(rank_files, archives)
+            except InputError as error:
+                left_out.append(str(error))
+                num_mixed += isinstance(error, MixedRanksError)
+                continue
+            if trace.rank in ranks:
+                known = ranks[trace.rank].files[0]
+                left_out.append(f"{trace.file} is rank {trace.rank}, as is {known}: give one of them.")
+                continue
+            ranks[trace.rank] = examine_rank(trace, rank_files)
+            notes[trace.rank] = about
     examined = RunExamination(
         source=files.source,
         ranks=tuple(ranks[rank] for rank in sorted(ranks)),
@@ -121,7 +124,7 @@ def _examine(files: RunFiles, on_file: Callable[[str], None]) -> tuple[RunExamin
         num_unranked=files.num_unranked,
         num_mixed=num_mixed,
     )
-    return examined, tuple(notes)
+    return examined, (*files.notes, *(note for rank in sorted(notes) for note in notes[rank]))
 
 
 def _conclude(run: RunExamination, notes: Sequence[QualityNote]) -> RunDiagnosis:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Executor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, Generic, TypeVar, cast
 
 from advisor.errors import InputError
+from advisor.readers.archives import OpenArchives
+from advisor.readers.batches import open_archives, order_ranks, split_ranks
 from advisor.readers.chrome import read_chrome_trace
 from advisor.readers.run_files import RankFiles, RunFiles, find_run, note_failures
 from advisor.readers.sources import Source
@@ -75,31 +79,37 @@ def read_ranks(
     readings: dict[int, RankReading[T]] = {}
     failures: list[InputError] = []
     num_handed_back = 0
-    attempt = partial(_attempt, make)
-    attempts: Iterator[RankReading[T] | InputError] = iter((executor.map if executor else map)(attempt, run.ranks))
-    for number, files in enumerate(run.ranks):
-        if on_progress:
-            on_progress(number, len(run.ranks), files.sources[0].name.rpartition("/")[2])
-        reading = next(attempts)
-        if executor and isinstance(reading, InputError):
-            reading = attempt(files)
-            num_handed_back += isinstance(reading, RankReading)
-        if isinstance(reading, InputError):
-            failures.append(reading)
-            continue
-        if reading.rank in readings:
-            raise InputError(
-                f"{reading.file} and {readings[reading.rank].file} are both rank {reading.rank}: give the traces of "
-                "one run, one file a rank."
-            )
-        readings[reading.rank] = reading
+    batches = split_ranks(run.ranks) if executor else [order_ranks(run.ranks)]
+    ordered = tuple(chain.from_iterable(batches))
+    with open_archives(ordered) as archives:
+        attempts: Iterator[RankReading[T] | InputError] = (
+            chain.from_iterable(executor.map(partial(_attempt_all, make), batches))
+            if executor
+            else (_attempt(make, files, archives) for files in ordered)
+        )
+        for number, files in enumerate(ordered):
+            if on_progress:
+                on_progress(number, len(run.ranks), files.sources[0].name.rpartition("/")[2])
+            reading = next(attempts)
+            if executor and isinstance(reading, InputError):
+                reading = _attempt(make, files, archives)
+                num_handed_back += isinstance(reading, RankReading)
+            if isinstance(reading, InputError):
+                failures.append(reading)
+                continue
+            if reading.rank in readings:
+                raise InputError(
+                    f"{reading.file} and {readings[reading.rank].file} are both rank {reading.rank}: give the traces "
+                    "of one run, one file a rank."
+                )
+            readings[reading.rank] = reading
     if not readings:
         raise failures[0] if failures else _explain_stray(run.strays[0])
     if on_progress:
         on_progress(len(run.ranks), len(run.ranks), "read")
     notes = (
         *run.notes,
-        *(note for reading in readings.values() for note in reading.notes),
+        *(note for rank in sorted(readings) for note in readings[rank].notes),
         *_note_handed_back(num_handed_back, len(run.ranks)),
         *note_failures([str(error) for error in failures]),
         *note_missing_ranks(readings, max(reading.world_size or 0 for reading in readings.values())),
@@ -107,10 +117,16 @@ def read_ranks(
     return [readings[rank].made for rank in sorted(readings)], notes
 
 
-def _attempt(make: Callable[[Trace], T], files: RankFiles) -> RankReading[T] | InputError:
-    """What a worker does with one rank; a failure is a result, since it must not stop the others."""
+def _attempt_all(make: Callable[[Trace], T], batch: Sequence[RankFiles]) -> list[RankReading[T] | InputError]:
+    """What a worker does."""
+    with open_archives(batch) as archives:
+        return [_attempt(make, files, archives) for files in batch]
+
+
+def _attempt(make: Callable[[Trace], T], files: RankFiles, archives: OpenArchives) -> RankReading[T] | InputError:
+    """Reads one rank; a failure is a result, since it must not stop the others."""
     try:
-        trace, notes = read_rank(files)
+        trace, notes = read_rank(files, archives)
     except InputError as error:
         return error
     return RankReading(trace.rank, trace.file, trace.world_size, notes, make(trace))
@@ -127,13 +143,17 @@ def _note_handed_back(num_ranks: int, num_all: int) -> list[QualityNote]:
     return [QualityNote(message=message)]
 
 
-def read_rank(files: RankFiles) -> tuple[Trace, tuple[QualityNote, ...]]:
+def read_rank(files: RankFiles, archives: OpenArchives) -> tuple[Trace, tuple[QualityNote, ...]]:
     """Reads the trace of one rank, its windows joined, and says what is missing or damaged in it.
+
+    Args:
+        files: The rank's files.
+        archives: What they are opened with.
 
     Raises:
         InputError: A file cannot be read, or the files are not windows of one recording.
     """
-    read = [_read_source(source) for source in files.sources]
+    read = [_read_source(source, archives) for source in files.sources]
     traces = [trace for trace, _ in read]
     notes = tuple(note for _, notes in read for note in notes)
     return (join_windows(traces) if len(traces) > 1 else traces[0]), notes
@@ -153,8 +173,8 @@ def note_missing_ranks(ranks: Collection[int], world_size: int) -> list[QualityN
     ]
 
 
-def _read_source(source: Source) -> tuple[Trace, tuple[QualityNote, ...]]:
-    with source.open() as stream:
+def _read_source(source: Source, archives: OpenArchives) -> tuple[Trace, tuple[QualityNote, ...]]:
+    with source.open(archives) as stream:
         try:
             trace = read_chrome_trace(cast("BinaryIO", stream), source.name, source.rank)
         except InputError as error:
@@ -171,7 +191,8 @@ def _read_source(source: Source) -> tuple[Trace, tuple[QualityNote, ...]]:
 def _explain_stray(stray: Source) -> InputError:
     """Why a file that does not look like a trace is none."""
     try:
-        _read_source(stray)
+        with closing(OpenArchives([stray.location])) as archives:
+            _read_source(stray, archives)
     except InputError as error:
         return error
     return InputError(f"{stray.name} is no trace of torch.profiler: give one that export_chrome_trace wrote.")

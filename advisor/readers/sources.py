@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from advisor.errors import InputError
-from advisor.readers.archives import is_tar, is_zip, walk_archive
+from advisor.readers.archives import OpenArchives, is_tar, is_zip, walk_archive
 from advisor.readers.display import list_names, show_path
 from advisor.readers.failures import DAMAGE, telling
 from advisor.readers.heads import HEAD_BYTES, Head, read_head
-from advisor.readers.locations import LocalFile, Location, open_stream
+from advisor.readers.locations import LocalFile, Location
 from advisor.readers.paths import (
     MANIFEST,
     PROBE,
@@ -49,13 +49,15 @@ class Source:
         """Its name without the last part."""
         return self.name.rpartition("/")[0]
 
-    def open(self) -> TraceStream:
+    def open(self, archives: OpenArchives) -> TraceStream:
         """The decompressed text.
 
         Raises:
             InputError: It cannot be opened, or is of a format that is not read.
         """
-        return open_stream(self.location)
+        with telling(self.name):
+            raw = archives.open(self.location)
+        return TraceStream(raw, self.name)
 
 
 @dataclass

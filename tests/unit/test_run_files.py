@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from advisor.errors import InputError, UsageError
+from advisor.readers.batches import open_archives
 from advisor.readers.run import read_rank, read_run
 from advisor.readers.run_files import FAR_APART_NS, find_run
 from tests.trace_files import make_rankless_trace, make_trace, write_file, write_ranks
@@ -227,7 +228,8 @@ def test_a_rank_can_be_read_in_another_process(tmp_path: Path) -> None:
     shutil.make_archive(str(tmp_path / "packed"), "zip", tmp_path / "run")
     for place in ("run", "packed.zip"):
         files = pickle.loads(pickle.dumps(find_run([tmp_path / place]).ranks[1]))
-        assert read_rank(files)[0].rank == 1
+        with open_archives([files]) as archives:
+            assert read_rank(files, archives)[0].rank == 1
 
 
 def test_many_paths_are_named_in_short(tmp_path: Path) -> None:
