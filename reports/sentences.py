@@ -5,8 +5,8 @@ from __future__ import annotations
 from statistics import median
 from typing import Final
 
-from advisor.schema import Evidence, Recommendation, Report, Sweep, VerdictCode
-from reports.text import format_estimate_ns, format_fraction, format_ns, format_quantity
+from advisor.schema import Estimate, Evidence, Recommendation, Report, Sweep, SweepArm, VerdictCode
+from reports.text import format_change, format_estimate_ns, format_fraction, format_ns, format_quantity
 
 VERDICT_TITLES: Final[dict[VerdictCode, str]] = {
     "host_bound": "Host-bound",
@@ -77,13 +77,23 @@ def say_silence(report: Report) -> str:
     return f"No change of the DDP settings is recommended, because {reason}"
 
 
+def say_predicted_change(sweep: Sweep, arm: SweepArm) -> str:
+    """The predicted step over the one that was predicted for the first arm, as a change; empty for that one itself."""
+    today = sweep.arms[0].predicted_ns
+    if arm.outcome == "reference" or arm.predicted_ns is None or today is None:
+        return ""
+    ratio = arm.predicted_ns.value / today.value
+    return format_change(Estimate(value=ratio, low=ratio, high=ratio, basis=arm.predicted_ns.basis))
+
+
 def say_sweep(sweep: Sweep) -> str:
     """How the comparison was measured, and what counts as a tie."""
     return (
         f"Today's setting against itself differs by {format_fraction(sweep.noise_floor_fraction)} (noise floor); below "
         f"{format_fraction(sweep.tie_fraction)} two settings are called a tie. {sweep.num_blocks} interleaved blocks "
         f"of {sweep.steps_per_block} steps for each setting; the predictions were frozen before the first of them "
-        f"(sha256 {sweep.predictions_sha256[:12]})."
+        f"(sha256 {sweep.predictions_sha256[:12]}). They hold what the profiler adds to a step, which the "
+        "measured steps do not: compare the changes."
     )
 
 

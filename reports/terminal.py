@@ -19,6 +19,7 @@ from reports.sentences import (
     say_baseline,
     say_ceiling,
     say_evidence,
+    say_predicted_change,
     say_saving,
     say_silence,
     say_sweep,
@@ -78,10 +79,11 @@ def render_sweep(report: Report, console: Console) -> None:
     if report.sweep is None:
         return
     _print_heading("Prediction beside measurement", console)
-    table = _table("arm", "predicted", "measured", "change", "outcome")
+    table = _table("arm", "predicted", "change", "measured", "change", "outcome")
     for arm in report.sweep.arms:
         estimates = (
             format_estimate_ns(arm.predicted_ns),
+            say_predicted_change(report.sweep, arm),
             format_estimate_ns(arm.step_ns),
             "" if arm.outcome == "reference" else format_change(arm.ratio),
         )

@@ -28,6 +28,7 @@ from reports.sentences import (
     say_ceiling,
     say_evidence,
     say_messages,
+    say_predicted_change,
     say_saving,
     say_silence,
     say_sweep,
@@ -207,8 +208,9 @@ def _show_sweep(report: Report) -> None:
         {
             "arm": visible(arm.name),
             "predicted": format_estimate_ns(arm.predicted_ns),
+            "predicted change": say_predicted_change(report.sweep, arm),
             "measured": format_estimate_ns(arm.step_ns),
-            "change": "" if arm.outcome == "reference" else format_change(arm.ratio),
+            "measured change": "" if arm.outcome == "reference" else format_change(arm.ratio),
             "steps": arm.num_steps,
             "outcome": arm.outcome,
             "message": visible(arm.message),

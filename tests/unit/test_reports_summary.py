@@ -129,6 +129,14 @@ def test_the_sweep_tells_how_it_was_measured() -> None:
     assert "0.56 % (noise floor)" in said
     assert "12 interleaved blocks of 4 steps" in said
     assert "3f2a3f2a3f2a" in said
+    assert "compare the changes" in said
+
+
+def test_a_predicted_change_is_told_beside_the_measured_one() -> None:
+    """180 ms today, 167 and 190 predicted: 7.2 % less and 5.6 % more; none where nothing was predicted."""
+    sweep = swept_report().sweep
+    said = [sentences.say_predicted_change(sweep, arm) for arm in sweep.arms]
+    assert said == ["", "+0.0 %", "−7.2 %", "+5.6 %", ""]
 
 
 def test_headline_numbers_are_the_report_s() -> None:
