@@ -17,10 +17,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from advisor.statistics import median_estimate
+from benchmarks.memory import watch_memory
 from benchmarks.result import Measurement, read_measurements, write_result
 
 MB = 1_000_000
@@ -55,6 +57,7 @@ class Sample:
     wall_s: float
     cpu_s: float
     peak_bytes: int
+    """Of its largest process; where it reads several files, of all its processes together, if that is more."""
     num_rows: int
 
 
@@ -92,7 +95,10 @@ def compare_on_shapes() -> list[Measurement]:
 
 
 def compare_on_ranks() -> list[Measurement]:
-    """Every reader on 8 ranks of 100 MB; HTA and traceinsight read ranks in several processes, which they do best."""
+    """Every reader on 8 ranks of 100 MB; HTA and traceinsight read ranks in several processes, which they do best.
+
+    Memory is that of all processes of a reader at one moment.
+    """
     paths = make_traces(WITHOUT_STACKS, 100, num_ranks=8)
     repeats = {"ddp-advisor": 3, "json": 1, "orjson": 1, "hta": 1, "traceinsight": 1}
     return _compare("ranks", {arm: Trial(arm, paths, number) for arm, number in repeats.items() if _is_installed(arm)})
@@ -153,8 +159,16 @@ def take_turns(trials: Mapping[str, Trial]) -> dict[str, list[Sample]]:
 def _run_apart(trial: Trial) -> Sample:
     python = _locate_traceinsight() if trial.arm == "traceinsight" else Path(sys.executable)
     arms = Path(__file__).with_name("parse_arms.py")
-    done = subprocess.run([python, arms, trial.arm, *trial.paths], stdout=subprocess.PIPE, check=True)
-    return Sample(**json.loads(done.stdout.splitlines()[-1]))
+    with (
+        ThreadPoolExecutor(1) as beside,
+        subprocess.Popen([python, arms, trial.arm, *trial.paths], stdout=subprocess.PIPE) as process,
+    ):
+        watching = beside.submit(watch_memory, process.pid) if len(trial.paths) > 1 else None
+        output, _ = process.communicate()
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, process.args)
+    sample = Sample(**json.loads(output.splitlines()[-1]))
+    return replace(sample, peak_bytes=max(sample.peak_bytes, watching.result())) if watching else sample
 
 
 def _describe(part: str, trials: Mapping[str, Trial], samples: Mapping[str, Sequence[Sample]]) -> list[Measurement]:
