@@ -51,6 +51,10 @@ def process_group(
     wants_gpu = backend == "nccl" or device == "cuda"
     if wants_gpu and num_gpus == 0:
         raise UsageError(f"There is no GPU here for {backend} on {device}: choose the backend gloo and the device cpu.")
+    if backend == "nccl" and num_gpus < num_local:
+        raise UsageError(
+            f"NCCL needs a GPU for each of {num_local} ranks, and here are {num_gpus}: choose fewer ranks."
+        )
     place = torch.device("cuda", local_rank % num_gpus) if wants_gpu else torch.device("cpu")
     if place.type == "cuda":
         torch.cuda.set_device(place)

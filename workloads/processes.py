@@ -91,7 +91,8 @@ def _start(exchange: Path, num_processes: int) -> subprocess.Popen[bytes]:
     torchrun = [sys.executable, "-P", "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
     with (exchange / STDOUT).open("wb") as stdout, (exchange / STDERR).open("wb") as stderr:
         return subprocess.Popen(
-            [*torchrun, f"--nproc-per-node={num_processes}", str(WORKER), str(exchange)],
+            # Without a place for logs torchrun leaves a folder for them behind.
+            [*torchrun, f"--log-dir={exchange}", f"--nproc-per-node={num_processes}", str(WORKER), str(exchange)],
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,

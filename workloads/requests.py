@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from advisor.schema import DDPConfig, Estimate, Struct
 from workloads.job import JobSpec
 
 DeviceChoice = Literal["auto", "cpu", "cuda"]
 """`auto` puts NCCL's tensors on the GPU and gloo's on the CPU."""
+
+ProbedKind = Literal["all_reduce", "broadcast", "all_gather", "reduce_scatter"]
+"""The collectives of data-parallel training: gradients; buffers and initial state; the two of sharded optimizers."""
+PROBED_KINDS: tuple[ProbedKind, ...] = get_args(ProbedKind)
 
 COMPILATION_S = 300.0
 """What compiling a model may take, on all ranks at once."""
@@ -70,10 +74,11 @@ class CheckRequest(Struct, frozen=True, kw_only=True, tag="check"):
 class ProbeRequest(Struct, frozen=True, kw_only=True, tag="probe"):
     """Time collectives on `config.world_size` processes for about `budget_s`; `out` takes the `Ladder`.
 
-    Of `config` only world size and backend count.
+    Of `config` only world size and backend count. The budget is shared by the `kinds`.
     """
 
     config: DDPConfig
+    kinds: tuple[ProbedKind, ...] = ("all_reduce",)
     out: str = ""
     budget_s: float = 60.0
     device: DeviceChoice = "auto"

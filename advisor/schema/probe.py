@@ -13,7 +13,7 @@ class LadderPoint(Struct, frozen=True, kw_only=True):
     kind: str
     dtype: str
     num_bytes: int
-    """Of the input of each rank, as in a trace's `In msg nelems`."""
+    """Of the input of each rank, as in a trace's `In msg nelems`: of an all-gather its share of the array."""
     in_flight: int = 1
     """How many such collectives were started together; their time is that until the last one ended."""
     under_compute: bool = False

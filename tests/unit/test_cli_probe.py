@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from advisor.cli import app
-from advisor.cli.probe import read_budget
+from advisor.cli.probe import read_budget, read_collectives
 from advisor.errors import RunError, UsageError
 from advisor.schema import Ladder, LadderPoint, read_json
 from workloads import launch
@@ -37,7 +39,7 @@ def test_what_was_measured_is_written_and_summed_up(measured: Path) -> None:
     result = CliRunner().invoke(app, ["probe", "--budget", "5s"])
     assert result.exit_code == 0, result.output
     assert read_json(Ladder, measured / "probe.json") == LADDER
-    for text in ("all-reduce on 2 ranks, gloo", "200", "GB/s", "1.25 ×", "float16 not measured"):
+    for text in ("collectives on 2 ranks, gloo", "all_reduce", "200", "GB/s", "1.25 ×", "float16 not measured"):
         assert text in result.output, text
 
 
@@ -58,6 +60,46 @@ def test_a_failed_probe_leaves_the_old_one(measured: Path, monkeypatch: pytest.M
     assert (measured / "probe.json").read_text() == "old"
 
 
+def test_a_device_is_no_place_for_a_probe(measured: Path) -> None:
+    """A rename onto it would put a file in its place."""
+    result = CliRunner().invoke(app, ["probe", "--out", "/dev/null"])
+    assert result.exit_code == 2
+    assert result.output == (
+        "error: The probe cannot be written to /dev/null, which is no file: choose another with --out.\n"
+    )
+    assert Path("/dev/null").is_char_device()
+
+
+def test_nothing_is_measured_where_nothing_can_be_written(measured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**options: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    result = CliRunner().invoke(app, ["probe"])
+    assert result.exit_code == 2
+    assert result.output == (
+        "error: The probe cannot be written to probe.json (No space left on device): choose another place with --out.\n"
+    )
+    assert list(measured.iterdir()) == []
+
+
+def test_a_disk_that_fills_up_meanwhile_costs_the_file_but_not_the_table(
+    measured: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(file: Path, data: bytes) -> int:
+        file.touch()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
+
+    (measured / "probe.json").write_text("old")
+    monkeypatch.setattr(Path, "write_bytes", fill)
+    result = CliRunner().invoke(app, ["probe"])
+    assert result.exit_code == 2
+    assert "collectives on 2 ranks" in result.stdout
+    assert "No space left on device" in result.stderr
+    assert [path.name for path in measured.iterdir()] == ["probe.json"]
+    assert (measured / "probe.json").read_text() == "old"
+
+
 def test_nothing_is_measured_for_a_place_that_is_not_there(measured: Path) -> None:
     result = CliRunner().invoke(app, ["probe", "--out", "missing/probe.json"])
     assert result.exit_code == 2
@@ -73,3 +115,25 @@ def test_a_budget_is_read(text: str, seconds: float) -> None:
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is no time: write it as 60s or 2m"):
         read_budget(text)
+
+
+@pytest.mark.parametrize(
+    ("words", "kinds"),
+    [
+        (["all_reduce"], ("all_reduce",)),
+        (["broadcast,all-gather"], ("broadcast", "all_gather")),
+        (["ReduceScatter", "allreduce, broadcast", "broadcast"], ("reduce_scatter", "all_reduce", "broadcast")),
+    ],
+)
+def test_collectives_are_read_in_their_order(words: list[str], kinds: tuple[str, ...]) -> None:
+    assert read_collectives(words) == kinds
+
+
+@pytest.mark.parametrize("word", ["", "reduce", "all_to_all", "broadcast,"])
+def test_a_collective_that_is_not_timed_is_refused_before_any_process_starts(measured: Path, word: str) -> None:
+    result = CliRunner().invoke(app, ["probe", "--collective", word])
+    assert result.exit_code == 2
+    assert result.output.endswith(
+        "is not timed by the probe: choose of all_reduce, broadcast, all_gather, reduce_scatter.\n"
+    )
+    assert list(measured.iterdir()) == []

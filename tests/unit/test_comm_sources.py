@@ -85,6 +85,23 @@ def test_what_the_trace_does_not_show_comes_from_the_ladder_alone() -> None:
     assert other.model.sources == ("probe",)
 
 
+def test_each_kind_of_collective_is_compared_with_its_own() -> None:
+    """Broadcasts agree, all-gathers take twice as long as in the trace, and a reduce-scatter is in the ladder alone."""
+    kinds = ("broadcast", "all_gather")
+    transfers = [replace(each, key=("0", kind, "float32")) for kind in kinds for each in trace()]
+    factors = {"broadcast": 1.1, "all_gather": 2.0, "reduce_scatter": 1.0}
+    points = tuple(
+        point(size, factor * (200_000 + size), kind=kind) for kind, factor in factors.items() for size in SIZES
+    )
+    fits, (note,) = fit_sources(transfers, [ladder(points=points)], 2, "gloo")
+    assert {fit.model.kind: fit.model.sources for fit in fits} == {
+        "broadcast": ("trace", "probe"),
+        "all_gather": ("trace",),
+        "reduce_scatter": ("probe",),
+    }
+    assert note.message.startswith("The probe measured 100% longer times for all_gather of float32 than the trace")
+
+
 def test_sizes_far_apart_are_not_compared() -> None:
     small = tuple(point(size, 1000) for size in (KIB, 4 * KIB))
     (fit,), (note,) = fit_sources(trace(), [ladder(points=small)], 2, "gloo")
