@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,7 @@ from advisor.readers.names import (
     SYNC_BATCH_NORM_NODE,
     is_floating,
 )
+from advisor.readers.shapes import find_shape
 from advisor.schema import CollectiveRole, GradientReady, marks
 from advisor.tables import match_names
 from advisor.timeline import PhaseSpan, RankTimeline, StepTimeline
@@ -69,6 +71,8 @@ class StepExchange:
     """Host time inside the copies back, without what lies between them."""
     copy_in_ns: int = 0
     """Host time from each gradient's accumulation to its being ready: hooks, and the copy into its bucket."""
+    shapes: tuple[tuple[int, ...], ...] = ()
+    """Of the gradients; empty where one of them is unknown."""
 
     @property
     def blocking_ns(self) -> int:
@@ -124,12 +128,13 @@ def _find_exchange(timeline: RankTimeline, step: StepTimeline, collectives: list
         blocking, host_tail = _find_device_blocking(timeline, backward, finish, last)
     else:
         blocking = _find_host_blocking(timeline, backward, finish, last)
-    gradients, ready_host, copy_in_ns = _find_gradients(timeline, backward)
+    found = _find_gradients(timeline, backward)
     copies_back = _find_copies_back(timeline, finish)
     return StepExchange(
         step=step,
-        buckets=tuple(_describe_bucket(timeline, collective, ready_host) for collective in last),
-        gradients=gradients,
+        buckets=tuple(_describe_bucket(timeline, collective, found.ready_host) for collective in last),
+        gradients=found.gradients,
+        shapes=found.shapes,
         backward=backward,
         blocking=blocking,
         num_backwards=len(backwards),
@@ -139,7 +144,7 @@ def _find_exchange(timeline: RankTimeline, step: StepTimeline, collectives: list
         num_copies_back=len(copies_back),
         host_tail_ns=host_tail,
         copies_alone_ns=total(build_intervals(copies_back["start_ns"], copies_back["end_ns"])),
-        copy_in_ns=copy_in_ns,
+        copy_in_ns=found.copy_in_ns,
     )
 
 
@@ -157,10 +162,17 @@ def _describe_bucket(timeline: RankTimeline, collective: Collective, ready_host:
 # --------------------------------------------------------------------------------------------------- gradients
 
 
-def _find_gradients(
-    timeline: RankTimeline, backward: PhaseSpan
-) -> tuple[tuple[GradientReady, ...], npt.NDArray[np.int64], int]:
-    """The gradients of one backward in ready order, when they were ready on the host, and the time of copying in.
+class _Gradients(NamedTuple):
+    """The gradients of one backward in ready order, when their nodes were ready on the host, the time of copying in."""
+
+    gradients: tuple[GradientReady, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    ready_host: npt.NDArray[np.int64]
+    copy_in_ns: int
+
+
+def _find_gradients(timeline: RankTimeline, backward: PhaseSpan) -> _Gradients:
+    """Finds the gradients of one backward.
 
     A gradient is ready when its AccumulateGrad node ended, hooks and copy into the bucket included, but not the launch
     of the collective that it may have completed.
@@ -175,7 +187,7 @@ def _find_gradients(
     ready_host = np.minimum(padded[first_launch], node_ends)
     inside = np.searchsorted(operators["start_ns"].to_numpy(), node_starts)
     if len(operators) != len(nodes) or not np.array_equal(inside, np.arange(len(nodes))):
-        return (), ready_host, 0
+        return _Gradients((), (), ready_host, 0)
     on_gpu = timeline.trace.device_type == "cuda"
     zero_host, zero = backward.host_start_ns, backward.start_ns
     ready_device = [find_device_done(timeline, int(ready)) if on_gpu else int(ready) for ready in ready_host]
@@ -192,7 +204,10 @@ def _find_gradients(
         )
         for index, (elements, dtype) in enumerate(zip(operators["num_elements"], operators["dtype"], strict=True))
     )
-    return gradients, ready_host, int((ready_host - operators["end_ns"].to_numpy()).clip(0).sum())
+    shapes = [find_shape(str(dims)) for dims in operators["input_dims"]]
+    known = tuple(shape for shape in shapes if shape is not None)
+    copy_in_ns = int((ready_host - operators["end_ns"].to_numpy()).clip(0).sum())
+    return _Gradients(gradients, known if len(known) == len(shapes) else (), ready_host, copy_in_ns)
 
 
 def find_device_done(timeline: RankTimeline, host_ns: int) -> int:

@@ -15,7 +15,7 @@ from advisor.holistic import MOST_RANKS, merge_answers
 from advisor.observation import RunObservation
 from advisor.readers.run import Progress, read_ranks
 from advisor.readers.run_files import RunFiles, find_run
-from advisor.replay import Job, knows_hook, predict
+from advisor.replay import Job, find_gap, predict
 from advisor.report import build_report
 from advisor.schema import DDPConfig, Ladder, Prediction, Report
 from advisor.survey import survey_rank
@@ -96,8 +96,9 @@ def what_if(report: Report, config: DDPConfig) -> Prediction:
     job = find_job(report)
     if job is None:
         raise UsageError(f"The report of {report.source} cannot predict: its buckets or transfers are unknown.")
-    if not knows_hook(job, config):
-        raise UsageError(f"What comm_hook {config.comm_hook!r} costs cannot be predicted: measure it instead.")
+    gap = find_gap(job, config)
+    if gap is not None:
+        raise UsageError(gap)
     measured = report.baseline if config == report.config else None
     return predict(job, config, measured_ns=measured.measured_ns.value if measured else None)
 

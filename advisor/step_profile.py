@@ -76,6 +76,7 @@ def build_step_profile(
         if len(units_of[s.rank, s.step]) == count
     ]
     units = next(units for units in units_of.values() if len(units) == count)
+    shapes = next((s.exchange.shapes for s in schedules if len(s.exchange.shapes) == count), ()) if sizes_known else ()
     ranks = sorted({c.rank for c in clean})
     num_micro_steps = round(float(np.median([schedule.exchange.num_backwards for schedule in schedules])))
     return StepProfile(
@@ -85,6 +86,7 @@ def build_step_profile(
         sizes_known=sizes_known,
         ranks=tuple(_merge([[c] for c in clean if c.rank == rank], units, num_micro_steps, rank) for rank in ranks),
         slowest=_merge(_group_by_step(clean, len(ranks)), units, num_micro_steps, SLOWEST),
+        shapes=shapes,
     )
 
 

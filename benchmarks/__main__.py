@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import accuracy, analysis, baseline, coverage, ddp_overhead, fuzz, many_ranks, parse, start_up, what_if
+from benchmarks import (
+    accuracy,
+    analysis,
+    baseline,
+    coverage,
+    ddp_overhead,
+    fuzz,
+    many_ranks,
+    parse,
+    powersgd,
+    start_up,
+    what_if,
+)
 
 BENCHMARKS = {
     "start_up": start_up.run,
@@ -17,6 +29,7 @@ BENCHMARKS = {
     "baseline": baseline.run,
     "analysis": analysis.run,
     "many_ranks": many_ranks.run,
+    "powersgd": powersgd.run,
 }
 
 

@@ -7,6 +7,8 @@ once share the link evenly. On a GPU the optimizer's kernel waits for the last b
 waits for bucket after bucket and copies each one back. A hook casts a bucket where backward computes, before it is
 launched, and once more when it has ended, beside whatever else goes on.
 
+PowerSGD's chains of transfers are played in `simulated_powersgd.py`.
+
 Nothing here comes from the analysis, so that neither can hide a mistake of the other.
 """
 
@@ -81,9 +83,12 @@ class Scenario:
         """What the link needs for one all-reduce of gradients of so many bytes alone."""
         if self.comm_hook == "noop":
             return 0.0
-        sent = num_bytes * WIRE_SHARES[self.comm_hook]
-        _, alpha, beta = [segment for segment in self.segments if segment[0] <= sent][-1]
-        return alpha * US + beta * sent
+        return self.send_ns(num_bytes * WIRE_SHARES[self.comm_hook])
+
+    def send_ns(self, num_bytes: float) -> float:
+        """What the link needs for one all-reduce of so many bytes alone."""
+        _, alpha, beta = [segment for segment in self.segments if segment[0] <= num_bytes][-1]
+        return alpha * US + beta * num_bytes
 
 
 @dataclass

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from advisor.pipeline import find_job, what_if
-from advisor.replay import knows_hook
+from advisor.replay import find_gap
 from advisor.rules.bench import build_bench
 from advisor.rules.caps import rank_candidates
 from advisor.rules.guards import apply_change
@@ -67,7 +67,7 @@ def choose_arms(report: Report) -> tuple[Arm, ...]:
     advised = [apply_change(today, advice.change) for advice in report.recommendations if is_measurable(advice)]
     ranked = advised or [candidate.config for candidate in rank_candidates(build_bench(job, today))[1:]]
     named = [("today", today), *((_describe(config, today), config) for config in ranked[:1] if config != today)]
-    predicted = {name: what_if(report, config).step_ns for name, config in named if knows_hook(job, config)}
+    predicted = {name: what_if(report, config).step_ns for name, config in named if not find_gap(job, config)}
     return tuple(Arm(name=name, config=config, predicted_ns=predicted.get(name)) for name, config in named)
 
 

@@ -27,6 +27,18 @@ def count_elements(input_dims: str, input_type: str = "") -> int:
     return elements if 0 <= elements < 2**63 else -1
 
 
+def find_shape(input_dims: str) -> tuple[int, ...] | None:
+    """The shape of the first argument, a tensor; None where unknown.
+
+    Example: `[[512, 4], []]` -> (512, 4).
+    """
+    first = _decode_first(input_dims)
+    if not isinstance(first, list):
+        return None
+    sizes = tuple(size for size in first if isinstance(size, int))
+    return sizes if len(sizes) == len(first) else None
+
+
 def find_dtype(input_type: str) -> str:
     """The dtype of the first argument under torch's name; "" where unknown."""
     word = _decode_first(input_type)

@@ -9,6 +9,9 @@ stream) their time. At most `concurrency` collectives run, the others wait in or
 A host that is late holds computation up: a segment between two buckets does not begin before the host got there,
 however long communication made the one before. So what communication costs is lost in the gaps of a slow host.
 
+A hook may send a bucket in several transfers with computation between them. Such a transfer, or what is computed before
+it, may have to await the end of others; meanwhile nothing is computed, and that blocks.
+
 After the last gradient each bucket in turn is waited for, cast back and copied out.
 
     buckets ready at 2, 4, 6, 8 ms, 3 ms each, one in flight: they end at 5, 8, 11, 14 ms, so 6 ms block
@@ -20,22 +23,39 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import accumulate
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
 
-from advisor.replay.scenarios import Scenario
+from advisor.replay.scenarios import Floats, Scenario
 
 CAST_BEFORE = 0.5
 """The share of a hook's casts before the collective; the rest casts the average back."""
 
 
+class Chains(NamedTuple):
+    """What a hook makes of buckets that it sends in several transfers; all but the last by transfer."""
+
+    buckets: Sequence[int]
+    """The bucket that it belongs to; -1 for none."""
+    awaits: Sequence[int]
+    """How many of the transfers must have ended before the computation towards it may begin."""
+    hook_bytes: Sequence[float]
+    """Bytes of gradients that the hook works through before it."""
+    hook_matrices: Sequence[float]
+    """And matrices."""
+
+
 @dataclass(frozen=True)
 class Backward:
-    """What one setting makes of a synchronising backward; times in ns from its start, without communication."""
+    """What one setting makes of a synchronising backward; times in ns from its start, without communication.
+
+    A bucket is one transfer, unless there are `chains`: then one without bytes is computation alone.
+    """
 
     work: Sequence[float]
-    """Computation after which each bucket is ready, ascending."""
+    """Computation of backward after which each bucket is ready, ascending."""
     sizes: Sequence[float]
     """Bytes of each bucket on the wire."""
     backward_ns: float
@@ -51,6 +71,23 @@ class Backward:
     hook: str = "none"
     casts_before: bool = True
     """False where the computation above holds the hook's casts before the collective already."""
+    chains: Chains | None = None
+
+    def time_alone(self, scenario: Scenario) -> Floats:
+        """The time of each transfer that has the link for itself; none for what sends nothing."""
+        sizes = np.asarray(self.sizes, dtype=np.float64)
+        times = scenario.transfer_ns(sizes)
+        return times if self.chains is None else np.where(sizes > 0, times, 0.0)
+
+    def time_hook(self, scenario: Scenario) -> list[float]:
+        """What the hook computes before each transfer; empty for nothing."""
+        per_byte = scenario.cost_hook(self.hook)
+        if self.chains is not None:
+            weights = zip(self.chains.hook_bytes, self.chains.hook_matrices, strict=True)
+            return [per_byte * size + scenario.hook_ns_per_matrix * matrices for size, matrices in weights]
+        if per_byte == 0 or not self.casts_before:
+            return []
+        return [CAST_BEFORE * per_byte * size for size in self.gradient_bytes or self.sizes]
 
 
 class Replayed(NamedTuple):
@@ -69,27 +106,31 @@ def replay_backward(backward: Backward, scenario: Scenario) -> Replayed:
     """Replays one synchronising backward with the scenario's numbers."""
     num, concurrency = len(backward.work), backward.concurrency
     held = backward.gradient_bytes or backward.sizes
-    cast = scenario.hook_ns_per_byte.get(backward.hook, 0.0)
-    cast_before = CAST_BEFORE * cast * backward.casts_before
-    before = [scenario.launch_ns + cast_before * size for size in held] if cast_before else [scenario.launch_ns] * num
+    computing = backward.time_hook(scenario)
+    launch_ns, awaits = scenario.launch_ns, [] if backward.chains is None else [*backward.chains.awaits, 0]
+    before = [launch_ns] * num
+    if awaits:
+        before = [launch_ns * (size > 0) for size in backward.sizes]
+    if computing:
+        before = [launching + hook for launching, hook in zip(before, computing, strict=True)]
     spent = [0.0, *accumulate(before)]
     launch_at = [ready + so_far for ready, so_far in zip(backward.work, spent, strict=False)]
-    if cast_before:
-        launch_at = [at + cast_before * size for at, size in zip(launch_at, held, strict=True)]
+    if computing:
+        launch_at = [at + hook for at, hook in zip(launch_at, computing, strict=True)]
     compute_total = max(backward.backward_ns, backward.work[-1] if num else 0.0) + spent[-1]
     not_before = backward.not_before or [0.0] * (num + 1)
-    alone = scenario.transfer_ns(np.asarray(backward.sizes, dtype=np.float64)).tolist()
+    alone = backward.time_alone(scenario).tolist()
     compute_pace = scenario.compute_slowdown
     paces = [1 + (flying - 1) * (scenario.two_in_flight - 1) for flying in range(concurrency + 1)]
     paces_beside = [pace * scenario.communication_slowdown for pace in paces]
     starts, ends, readies = [0.0] * num, [0.0] * num, [0.0] * num
     in_flight: list[tuple[float, int]] = []  # a heap: how far `served` is when a bucket ends, and the bucket
-    now = done = served = 0.0
+    now = done = served = blocking = 0.0
     launched = started = flying = 0
     targets = [*launch_at, compute_total]
-    while done < compute_total:
+    while done < compute_total or (awaits and launched < num):
         target = targets[launched]
-        while target <= done:
+        while target <= done and launched < num and not (awaits and _must_wait(awaits[launched], started, in_flight)):
             readies[launched] = now
             launched += 1
             target = targets[launched]
@@ -99,18 +140,22 @@ def replay_backward(backward: Backward, scenario: Scenario) -> Replayed:
             started += 1
             flying += 1
         begin = not_before[launched]
+        if awaits and _must_wait(awaits[launched], started, in_flight):
+            begin = inf
         if not flying:
             now = (begin if begin > now else now) + target - done
             done = target
             continue
         served_next = in_flight[0][0]
-        if now < begin:  # the host is late: nothing is computed
+        if now < begin:  # the host is late, or the hook waits: nothing is computed
             pace = paces[flying]
             until_end = (served_next - served) * pace
             if begin - now < until_end:
                 served += (begin - now) / pace
                 now = begin
                 continue
+            if begin == inf:
+                blocking += until_end
         else:
             pace = paces_beside[flying]
             until_next, until_end = (target - done) * compute_pace, (served_next - served) * pace
@@ -134,13 +179,19 @@ def replay_backward(backward: Backward, scenario: Scenario) -> Replayed:
         now += (in_flight[0][0] - served) * paces[len(in_flight)]
         served, bucket = heappop(in_flight)
         ends[bucket] = now
-    exposed = now - compute_end
+    exposed = blocking + now - compute_end
     copy_out_ns_per_byte = scenario.copy_out_ns_per_byte * backward.copies_out
-    at, blocking = compute_end, 0.0
+    cast_back = 0.0 if awaits else (1 - CAST_BEFORE) * scenario.cost_hook(backward.hook)
+    at = compute_end
     for end, size in zip(ends, held, strict=True):
-        through = end + (1 - CAST_BEFORE) * cast * size
+        through = end + cast_back * size
         if through > at:
             blocking += through - at
             at = through
         at += copy_out_ns_per_byte * size
     return Replayed(starts, ends, readies, compute_end, at, blocking, exposed)
+
+
+def _must_wait(awaited: int, started: int, in_flight: Sequence[tuple[float, int]]) -> bool:
+    """Whether one of the first `awaited` transfers has not ended yet."""
+    return started < awaited or any(transfer < awaited for _, transfer in in_flight)

@@ -11,14 +11,16 @@ ends with a mark of the parameters that were used.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from advisor.bucketing import assign_first, assign_rebuilt, bucket_limits
-from advisor.replay.backward import Backward
+from advisor.replay.backward import Backward, Chains
+from advisor.replay.powersgd import Parts, find_powersgd_rank, list_rounds, split_bucket
 from advisor.replay.scenarios import Floats, Job
-from advisor.schema import DDPConfig, GradientReady, StepProfile
+from advisor.schema import POWERSGD, DDPConfig, GradientReady, StepProfile
 
 WIRE_BYTES: Mapping[str, int] = {"fp16": 2, "bf16": 2}
 """Bytes an element on the wire under a hook that casts."""
@@ -28,31 +30,82 @@ MARK_BYTES = 4
 """Of each parameter in the mark of those that were used."""
 
 
+class _Transfers(NamedTuple):
+    """What a backward sends, by transfer in the order in which the host comes to them."""
+
+    work: list[float]
+    """When backward alone would have made what it sends."""
+    sizes: list[float]
+    held: list[float]
+    """Bytes of gradients to cast back and to copy out when it has ended."""
+    chains: Chains | None = None
+
+
 def plan_backward(job: Job, config: DDPConfig) -> Backward:
     """The synchronising backward under `config`, as the slowest rank computes it."""
     slowest = job.profile.slowest
-    gradients = slowest.gradients
-    buckets = bucket_gradients(job.profile, config)
-    work = [max(gradients[i].ready_device_ns for i in bucket) for bucket in buckets]
-    sizes = [sum(count_wire_bytes(gradients[i], config) for i in bucket) for bucket in buckets]
-    held = [float(sum(gradients[i].num_bytes for i in bucket)) for bucket in buckets]
-    if marks_used(config):
-        work, sizes, held = [*work, work[-1]], [*sizes, MARK_BYTES * len(gradients)], [*held, 0.0]
-    ready = np.maximum.accumulate(work)
-    times, idles = np.array([(gradient.ready_device_ns, gradient.idle_ns) for gradient in gradients]).T
+    transfers = _list_transfers(job, config)
+    ready = np.maximum.accumulate(transfers.work)
+    times, idles = np.array([(gradient.ready_device_ns, gradient.idle_ns) for gradient in slowest.gradients]).T
     idle = idles[np.searchsorted(times, ready, side="right") - 1]
+    if transfers.chains and holds_backward(config):
+        # A host that was held up as well is as late for what follows as it was in the profile.
+        idle = np.zeros_like(idle)
     busy = np.maximum.accumulate(np.append(ready - idle, slowest.backward_ns - idle[-1]))
     return Backward(
         work=busy[:-1].tolist(),
-        sizes=sizes,
+        sizes=transfers.sizes,
         backward_ns=float(busy[-1]),
         concurrency=job.calibration.concurrency,
         not_before=_find_begins(ready, busy) if idle.any() else (),
-        gradient_bytes=held,
+        gradient_bytes=transfers.held,
         copies_out=not config.gradient_as_bucket_view,
         hook=config.comm_hook,
         casts_before=job.today is None or job.today.comm_hook != config.comm_hook,
+        chains=transfers.chains,
     )
+
+
+def _list_transfers(job: Job, config: DDPConfig) -> _Transfers:
+    """A transfer a bucket, or a chain of them, and the mark of used parameters where there is one."""
+    gradients = job.profile.slowest.gradients
+    buckets = bucket_gradients(job.profile, config)
+    work = [float(max(gradients[i].ready_device_ns for i in bucket)) for bucket in buckets]
+    held = [float(sum(gradients[i].num_bytes for i in bucket)) for bucket in buckets]
+    rank = find_powersgd_rank(config.comm_hook)
+    if rank is not None and job.profile.shapes:
+        members = [[(gradients[i].num_bytes, job.profile.shapes[gradients[i].index]) for i in own] for own in buckets]
+        parts = [split_bucket(own, rank) for own in members]
+        transfers = _chain(parts, _Transfers(work, [], held), holds=holds_backward(config))
+    else:
+        sizes = [float(sum(count_wire_bytes(gradients[i], config) for i in bucket)) for bucket in buckets]
+        transfers = _Transfers(work, sizes, held)
+    return _add_mark(transfers, MARK_BYTES * len(gradients)) if marks_used(config) else transfers
+
+
+def _chain(parts: Sequence[Parts], whole: _Transfers, *, holds: bool) -> _Transfers:
+    """PowerSGD's rounds of the buckets in `whole`."""
+    rounds = list_rounds(parts, holds=holds)
+    return _Transfers(
+        work=[whole.work[each.bucket] for each in rounds],
+        sizes=[each.num_bytes for each in rounds],
+        held=[0.0 if each.num_bytes else whole.held[each.bucket] for each in rounds],
+        chains=Chains(
+            buckets=[each.bucket for each in rounds],
+            awaits=[each.awaits for each in rounds],
+            hook_bytes=[each.share * parts[each.bucket].computed_bytes for each in rounds],
+            hook_matrices=[each.share * parts[each.bucket].num_matrices for each in rounds],
+        ),
+    )
+
+
+def _add_mark(transfers: _Transfers, num_bytes: float) -> _Transfers:
+    """The mark is launched behind the last bucket, and belongs to none."""
+    work, sizes, held, chains = transfers
+    if chains is not None:
+        columns = (chains.buckets, -1), (chains.awaits, 0), (chains.hook_bytes, 0.0), (chains.hook_matrices, 0.0)
+        chains = Chains(*([*column, of_mark] for column, of_mark in columns))
+    return _Transfers([*work, work[-1]], [*sizes, num_bytes], [*held, 0.0], chains)
 
 
 def _find_begins(ready: Floats, busy: Floats) -> list[float]:
@@ -93,9 +146,23 @@ def sends_nothing(config: DDPConfig) -> bool:
     return config.world_size == 1 or config.comm_hook == "noop"
 
 
-def knows_hook(job: Job, config: DDPConfig) -> bool:
-    """Whether the hook's cost can be told: today's own is in the profile."""
-    return config.comm_hook in KNOWN_HOOKS or (job.today is not None and config.comm_hook == job.today.comm_hook)
+def holds_backward(config: DDPConfig) -> bool:
+    """Whether PowerSGD holds backward up until its bucket is done, as torch's own hook does; gloo can only run ours."""
+    return config.backend != "gloo"
+
+
+def find_gap(job: Job, config: DDPConfig) -> str | None:
+    """What is missing to predict a setting, as a sentence; None for nothing: today's own hook is in the profile."""
+    hook = config.comm_hook
+    if hook in KNOWN_HOOKS or (job.today is not None and hook == job.today.comm_hook):
+        return None
+    if find_powersgd_rank(hook) is None:
+        return f"What comm_hook {hook!r} costs cannot be predicted: measure it instead."
+    if not job.profile.sizes_known:
+        return f"What comm_hook {hook!r} sends follows from the gradients' shapes: record with record_shapes=True."
+    if not job.profile.shapes or POWERSGD not in job.calibration.hook_ns_per_byte:
+        return f"This report is too old to tell what comm_hook {hook!r} costs: analyze the traces again."
+    return None
 
 
 def count_wire_bytes(gradient: GradientReady, config: DDPConfig) -> float:

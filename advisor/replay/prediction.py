@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from advisor.replay.backward import Replayed, replay_backward
+from advisor.replay.backward import Backward, Replayed, replay_backward
 from advisor.replay.buckets import bucket_gradients, plan_backward, sends_nothing
 from advisor.replay.scenarios import Job, Scenario, draw_scenarios, free_communication, summarize_draws
 from advisor.replay.waterfall import explain_step, sum_around
-from advisor.schema import BucketSpan, DDPConfig, Estimate, Prediction
+from advisor.schema import POWERSGD, Basis, BucketSpan, Calibration, DDPConfig, Estimate, Prediction
 
 
 def predict(
@@ -26,33 +26,57 @@ def predict(
         Times in ns per optimizer step, with 95 % intervals over the scenarios.
     """
     scenarios = scenarios or draw_scenarios(job)
-    runs = replay_scenarios(job, config, scenarios)
-    central = runs[0]
-    buckets = bucket_gradients(job.profile, config)
-    gradients = job.profile.slowest.gradients
-    step = summarize_draws([step_ns(job, config, run) for run in runs])
+    backward = plan_backward(job, config)
+    runs = _replay(backward, config, scenarios)
+    basis: Basis = "extrapolated" if backward.chains else "fitted"
+    step = summarize_draws([step_ns(job, config, run) for run in runs], basis)
     return Prediction(
         config=config,
         step_ns=step,
-        blocking_ns=summarize_draws([run.blocking for run in runs]),
-        exposed_ns=summarize_draws([run.exposed for run in runs]),
-        buckets=tuple(
-            BucketSpan(
-                bucket=k,
-                num_bytes=sum(gradients[i].num_bytes for i in bucket),
-                ready_ns=round(central.readies[k]),
-                start_ns=round(central.starts[k]),
-                end_ns=round(central.ends[k]),
-            )
-            for k, bucket in enumerate(buckets)
-        ),
+        blocking_ns=summarize_draws([run.blocking for run in runs], basis),
+        exposed_ns=summarize_draws([run.exposed for run in runs], basis),
+        buckets=tuple(_list_buckets(job, backward, config, runs[0])),
         waterfall=explain_step(job, config, scenarios[0], step.value if measured_ns is None else measured_ns),
+        assumed=(_say_computation(job.calibration, config),) if backward.chains else (),
+    )
+
+
+def _list_buckets(job: Job, backward: Backward, config: DDPConfig, run: Replayed) -> Iterator[BucketSpan]:
+    """Each bucket from the start of its first transfer to the end of its last one."""
+    gradients, chains = job.profile.slowest.gradients, backward.chains
+    for number, bucket in enumerate(bucket_gradients(job.profile, config)):
+        own = [number] if chains is None else _list_transfers(backward, number)
+        yield BucketSpan(
+            bucket=number,
+            num_bytes=sum(gradients[i].num_bytes for i in bucket),
+            ready_ns=round(run.readies[own[0]]),
+            start_ns=round(run.starts[own[0]]),
+            end_ns=round(run.ends[own[-1]]),
+        )
+
+
+def _list_transfers(backward: Backward, bucket: int) -> list[int]:
+    assert backward.chains is not None
+    of_bucket = enumerate(zip(backward.chains.buckets, backward.sizes, strict=False))
+    return [place for place, (own, size) in of_bucket if own == bucket and size > 0]
+
+
+def _say_computation(calibration: Calibration, config: DDPConfig) -> str:
+    costs, per_matrix = calibration.hook_ns_per_byte, calibration.hook_ns_per_matrix
+    per_byte = costs.get(config.comm_hook, costs[POWERSGD])
+    return (
+        f"what {config.comm_hook} computes takes {per_byte.low:.2g} to {per_byte.high:.2g} ns a byte of matrices, "
+        f"and {per_matrix.low / 1e3:.2g} to {per_matrix.high / 1e3:.2g} µs a matrix (no such hook ran)"
     )
 
 
 def replay_scenarios(job: Job, config: DDPConfig, scenarios: Sequence[Scenario]) -> list[Replayed]:
     """Replays the synchronising backward of `config` once per scenario."""
-    backward, free = plan_backward(job, config), sends_nothing(config)
+    return _replay(plan_backward(job, config), config, scenarios)
+
+
+def _replay(backward: Backward, config: DDPConfig, scenarios: Sequence[Scenario]) -> list[Replayed]:
+    free = sends_nothing(config)
     return [replay_backward(backward, free_communication(s) if free else s) for s in scenarios]
 
 

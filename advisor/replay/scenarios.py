@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from advisor.schema import Calibration, CommDraw, CommModel, DDPConfig, Estimate, StepProfile
+from advisor.schema import Basis, Calibration, CommDraw, CommModel, DDPConfig, Estimate, StepProfile
 
 Floats = npt.NDArray[np.float64]
 
@@ -48,7 +48,13 @@ class Scenario:
     two_in_flight: float = 2.0
     """The time of two collectives at once over that of one: 2 where they share the link, 1 where they do not notice."""
     hook_ns_per_byte: Mapping[str, float] = field(default_factory=dict)
-    """By hook, what its casts cost a byte of gradients, there and back."""
+    """By hook, what its casts cost a byte of gradients, there and back; or what its compression does."""
+    hook_ns_per_matrix: float = 0.0
+    """What compression costs a matrix beside that."""
+
+    def cost_hook(self, hook: str) -> float:
+        """What a hook computes for a byte of gradients, in ns; PowerSGD may have one cost for all ranks."""
+        return self.hook_ns_per_byte.get(hook, self.hook_ns_per_byte.get(hook.partition(":")[0], 0.0))
 
     def transfer_ns(self, num_bytes: Floats) -> Floats:
         """The times of collectives that have the link and the cores for themselves."""
@@ -76,19 +82,19 @@ def draw_scenarios(job: Job) -> list[Scenario]:
         calibration.launch_ns,
         calibration.two_in_flight,
     )
-    hooks = calibration.hook_ns_per_byte
+    hooks, per_matrix = calibration.hook_ns_per_byte, calibration.hook_ns_per_matrix
     central = CommDraw(
         alpha_ns=model.segments[0].alpha_ns.value,
         communication_slowdown=calibration.communication_slowdown.value,
         betas_ns_per_byte=tuple(segment.beta_ns_per_byte.value for segment in model.segments),
     )
-    scenarios = [
-        _build_scenario(central, model, [term.value for term in terms], {hook: t.value for hook, t in hooks.items()})
-    ]
+    values = [term.value for term in (*terms, per_matrix)]
+    scenarios = [_build_scenario(central, model, values, {hook: term.value for hook, term in hooks.items()})]
     for place, row in enumerate(_draw_normals()):
         draw = model.draws[place] if model.draws else _draw_apart(job, row)
         others = [_shift(term, z, least) for term, z, least in zip(terms, row[3:], LEAST, strict=False)]
         casts = {hook: _shift(term, row[-1], 0.0) for hook, term in hooks.items()}
+        others.append(_shift(per_matrix, row[-1], 0.0))
         if calibration.communication_slowdown.basis == "extrapolated":
             slowdown = _shift(calibration.communication_slowdown, row[1], 1.0)
             draw = CommDraw(
@@ -99,7 +105,7 @@ def draw_scenarios(job: Job) -> list[Scenario]:
 
 
 def _build_scenario(draw: CommDraw, model: CommModel, others: Sequence[float], casts: Mapping[str, float]) -> Scenario:
-    compute_slowdown, copy_out_ns_per_byte, launch_ns, two_in_flight = others
+    compute_slowdown, copy_out_ns_per_byte, launch_ns, two_in_flight, hook_ns_per_matrix = others
     changes = [after - before for before, after in pairwise(draw.betas_ns_per_byte)]
     return Scenario(
         alpha_ns=draw.alpha_ns,
@@ -111,6 +117,7 @@ def _build_scenario(draw: CommDraw, model: CommModel, others: Sequence[float], c
         kinks=tuple(zip(model.kinks_bytes, changes, strict=True)),
         two_in_flight=two_in_flight,
         hook_ns_per_byte=casts,
+        hook_ns_per_matrix=hook_ns_per_matrix,
     )
 
 
@@ -135,8 +142,8 @@ def _shift(term: Estimate, z: float, least: float) -> float:
     return max(min(least, term.value), term.value + z * side / NORMAL_95)
 
 
-def summarize_draws(values: Sequence[float]) -> Estimate:
+def summarize_draws(values: Sequence[float], basis: Basis = "fitted") -> Estimate:
     """The central value, which comes first, with the 95 % interval of all."""
     low, high = np.quantile(values, [0.025, 0.975])
     value = values[0]
-    return Estimate(value=value, low=min(float(low), value), high=max(float(high), value), basis="fitted")
+    return Estimate(value=value, low=min(float(low), value), high=max(float(high), value), basis=basis)

@@ -8,7 +8,7 @@ Every level is the step with one mechanism more, and a term is the difference be
     queueing for the link        as many as the backend has in flight, on one link
     slowing each other down      computation and communication side by side
     launching                    the host's time for each bucket
-    casting                      the hook's casts, where it has some
+    casting, compressing         the computation of a hook that casts, or of PowerSGD
     copying out                  averages back into the gradients
     host launching late          a GPU has to wait for what follows backward
     not explained                up to the step that was measured, or that a known residual corrects to
@@ -71,7 +71,7 @@ def _list_levels(job: Job, config: DDPConfig, central: Scenario) -> Iterator[tup
     profile, micro_steps = job.profile, config.accumulation_steps
     around = sum_around(job, profile.slowest, micro_steps)
     full = plan_backward(job, config)
-    transfers = float(central.transfer_ns(np.asarray(full.sizes, dtype=np.float64)).sum())
+    transfers = float(full.time_alone(central).sum())
     alone = [sum_around(job, rank, micro_steps) + rank.backward_ns for rank in profile.ranks or (profile.slowest,)]
     yield NAIVE, float(np.mean(alone)) + transfers
     yield "waiting for the slowest rank", around + profile.slowest.backward_ns + transfers
@@ -94,9 +94,11 @@ def _list_levels(job: Job, config: DDPConfig, central: Scenario) -> Iterator[tup
     yield "slowing each other down", replay(full, scenario)
     scenario = dataclasses.replace(scenario, launch_ns=central.launch_ns)
     yield "launching", replay(full, scenario)
-    if config.comm_hook in WIRE_BYTES:
-        scenario = dataclasses.replace(scenario, hook_ns_per_byte=central.hook_ns_per_byte)
-        yield "casting", replay(full, scenario)
+    if config.comm_hook in WIRE_BYTES or full.chains:
+        scenario = dataclasses.replace(
+            scenario, hook_ns_per_byte=central.hook_ns_per_byte, hook_ns_per_matrix=central.hook_ns_per_matrix
+        )
+        yield "compressing" if full.chains else "casting", replay(full, scenario)
     yield "copying out", replay(full, central)
     run = replay_backward(full, central)
     yield "host launching late", around + max(run.finish_end, run.compute_end + job.calibration.host_tail_ns.value)

@@ -71,6 +71,7 @@ from advisor.schema.measured import (
     Straggler,
 )
 from advisor.schema.models import (
+    POWERSGD,
     Calibration,
     CommDraw,
     CommModel,
@@ -108,6 +109,7 @@ from advisor.schema.sketch import (
 )
 
 __all__ = [
+    "POWERSGD",
     "PUBLISHED",
     "SCHEMA_VERSION",
     "Alarm",

@@ -78,6 +78,8 @@ class Prediction(Struct, frozen=True, kw_only=True):
     exposed_ns: Estimate
     buckets: tuple[BucketSpan, ...]
     waterfall: tuple[WaterfallTerm, ...] = ()
+    assumed: tuple[str, ...] = ()
+    """What this setting takes for granted beyond the calibration's own assumptions, which hold for every setting."""
 
 
 class Recommendation(Struct, frozen=True, kw_only=True):

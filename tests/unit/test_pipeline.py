@@ -156,11 +156,30 @@ def test_the_waterfall_leads_from_a_naive_step_to_the_measured_one(report: Repor
 
 def test_a_hook_of_unknown_cost_is_not_predicted(report: Report) -> None:
     assert report.config is not None
-    with pytest.raises(UsageError, match="powersgd:2"):
-        pipeline.what_if(report, msgspec.structs.replace(report.config, comm_hook="powersgd:2"))
+    with pytest.raises(UsageError, match="'quantized' costs cannot be predicted"):
+        pipeline.what_if(report, msgspec.structs.replace(report.config, comm_hook="quantized"))
     halved = pipeline.what_if(report, msgspec.structs.replace(report.config, comm_hook="bf16"))
     assert report.today is not None
     assert len(halved.buckets) == len(report.today.buckets)
+
+
+def test_powersgd_is_predicted_where_shapes_are_known_and_its_computation_is_named(report: Report) -> None:
+    """Gradients without rows and columns travel as they are: what changes is the computation, which may be nothing."""
+    assert report.config is not None
+    assert report.today is not None
+    compressed = msgspec.structs.replace(report.config, comm_hook="powersgd:2")
+    prediction = pipeline.what_if(report, compressed)
+    assert prediction.step_ns.basis == "extrapolated"
+    assert prediction.step_ns.low < 1.02 * report.today.step_ns.value < prediction.step_ns.value
+    assert "powersgd:2" in prediction.assumed[0]
+    assert not report.today.assumed
+    assert report.step_profile is not None
+    unsized = msgspec.structs.replace(report.step_profile, sizes_known=False, shapes=())
+    with pytest.raises(UsageError, match="record_shapes=True"):
+        pipeline.what_if(msgspec.structs.replace(report, step_profile=unsized), compressed)
+    old = msgspec.structs.replace(report.step_profile, shapes=())
+    with pytest.raises(UsageError, match="analyze the traces again"):
+        pipeline.what_if(msgspec.structs.replace(report, step_profile=old), compressed)
 
 
 def test_what_if_says_when_a_report_cannot_predict(report: Report) -> None:

@@ -5,15 +5,19 @@ Replay is told what a scenario says, not what an analysis of its traces would fi
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from advisor.calibrate import CONCURRENCY
-from advisor.replay import Job, predict
+from advisor.replay import Job, draw_scenarios, predict
+from advisor.replay.powersgd import AFTER, BEFORE, BETWEEN, OTHERS_WEIGHT
 from advisor.schema import Backend, DDPConfig, GradientReady, RankProfile, StepProfile
 from tests.job_builders import build_calibration, build_comm_model, exactly
+from tests.simulated_powersgd import Compression, play_powersgd
 from tests.simulated_schedule import MS, US, Scenario, play_steps
 from tests.simulator import draw_ladder, draw_scenario
 
@@ -116,3 +120,52 @@ def test_replay_ends_every_bucket_and_the_step_when_the_simulator_does(
                 [end - begin for end in step.exchange.ends], abs=TOLERANCE_NS
             )
             assert prediction.step_ns.value == pytest.approx(max(step.ends), abs=TOLERANCE_NS)
+
+
+def compress(scenario: Scenario, rank: int, costs: tuple[float, float]) -> tuple[Scenario, Compression]:
+    """The scenario with gradients that are vectors, matrices and kernels in turn, of about as many elements."""
+    shapes = []
+    for number, (_, elements) in enumerate(scenario.gradients):
+        shapes.append([(elements,), (64, 1 + elements // 64), (16, 1 + elements // 48, 3)][number % 3])
+    gradients = tuple((at, math.prod(shape)) for (at, _), shape in zip(scenario.gradients, shapes, strict=True))
+    compression = Compression(
+        rank=rank,
+        shapes=tuple(shapes),
+        ns_per_byte=costs[0],
+        us_per_matrix=costs[1],
+        others_weight=OTHERS_WEIGHT,
+        shares=(BEFORE, BETWEEN, AFTER),
+    )
+    return replace(scenario, gradients=gradients), compression
+
+
+def tell_powersgd(scenario: Scenario, compression: Compression) -> tuple[Job, DDPConfig, float]:
+    job, config, begin = tell(scenario)
+    profile = msgspec.structs.replace(job.profile, shapes=compression.shapes)
+    calibration = msgspec.structs.replace(
+        job.calibration,
+        hook_ns_per_byte={"powersgd": exactly(compression.ns_per_byte)},
+        hook_ns_per_matrix=exactly(compression.us_per_matrix * US),
+    )
+    return replace(job, profile=profile, calibration=calibration), config, begin
+
+
+@pytest.mark.parametrize("micro_steps", [1, 4])
+@pytest.mark.parametrize("costs", [(0.0, 0.0), (0.7, 90.0)])
+@pytest.mark.parametrize("rank", [1, 4, 100])
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_replay_ends_powersgds_chains_and_the_step_when_the_simulator_does(
+    backend: Backend, rank: int, costs: tuple[float, float], micro_steps: int
+) -> None:
+    """With rank 100 no gradient is worth compressing."""
+    for seed in range(4):
+        for draw in (draw_scenario, draw_ladder):
+            drawn = undisturbed(draw(seed, backend), f"powersgd:{rank}", micro_steps)  # type: ignore[arg-type]
+            scenario, compression = compress(drawn, rank, costs)
+            ends, done = play_powersgd(scenario, compression)
+            job, config, begin = tell_powersgd(scenario, compression)
+            prediction = predict(job, config, draw_scenarios(job)[:1])
+            assert [span.end_ns for span in prediction.buckets] == pytest.approx(
+                [end - begin for end in ends], abs=TOLERANCE_NS
+            )
+            assert prediction.step_ns.value == pytest.approx(max(done), abs=TOLERANCE_NS)
