@@ -1,19 +1,40 @@
-"""The communication models of a report as rows: one for each segment, from one kink to the next."""
+"""The communication models of a report as rows: one for each segment between kinks, or one for each model."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 from advisor.schema import CommModel, CommSegment, Report, SampleSource
-from reports.text import UNKNOWN, format_bandwidth, format_bytes, format_estimate_ns, format_rate
+from reports.text import UNKNOWN, format_bandwidth, format_bytes, format_estimate_ns, format_rate, visible
 
 HEADER = ("collective", "dtype", "ranks", "sizes", "latency", "bandwidth", "bus bandwidth", "samples")
+SUMMARY_HEADER = ("group", "collective", "dtype", "latency", "bus bandwidth", "kinks", "source")
+MAX_MODELS = 12
+"""Lines of models that a terminal should show; those with the most samples are kept."""
 SOURCES: dict[SampleSource, str] = {"trace": "trace", "probe": "probe", "nccl_tests": "nccl-tests"}
 
 
 def tabulate_models(report: Report) -> tuple[tuple[str, ...], ...]:
     """A row under `HEADER` for each segment; what is said of the whole model stands in its first or last row."""
     return tuple(_row(model, index) for model in report.comm_models for index in range(len(model.segments)))
+
+
+def summarize_models(report: Report) -> tuple[tuple[str, ...], ...]:
+    """A row under `SUMMARY_HEADER` for each model, in the report's order; nothing in it acts on a terminal."""
+    kept = sorted(report.comm_models, key=lambda model: -len(model.samples))[:MAX_MODELS]
+    return tuple(_summarize(model) for model in report.comm_models if model in kept)
+
+
+def _summarize(model: CommModel) -> tuple[str, ...]:
+    return (
+        visible(model.process_group) or UNKNOWN,
+        visible(model.kind),
+        visible(model.dtype),
+        format_estimate_ns(model.segments[0].alpha_ns if model.latency_known and model.segments else None),
+        format_bandwidth(model.busbw_bytes_per_s),
+        ", ".join(map(format_bytes, model.kinks_bytes)) or "none",
+        ", ".join(SOURCES[source] for source in model.sources),
+    )
 
 
 def _row(model: CommModel, index: int) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from advisor.schema import Alarm, Evidence, Framework, Recommendation, Report
 from reports import holistic
+from reports.communication import SUMMARY_HEADER, summarize_models
 from reports.forecast import render_forecast
 from reports.palette import PART_LABELS, PARTS
 from reports.sentences import (
@@ -19,6 +20,7 @@ from reports.sentences import (
     say_baseline,
     say_ceiling,
     say_evidence,
+    say_messages,
     say_predicted_change,
     say_saving,
     say_silence,
@@ -54,7 +56,7 @@ _OUTCOME_STYLES = {"faster": "green", "slower": "red", "failed": "red", "referen
 
 
 def render_terminal(report: Report, console: Console, framework: Framework = "torch") -> None:
-    """Prints the report: alarms, verdict, baseline, step, buckets, advice, notes, sweep, forecast and HTA, in order.
+    """Prints alarms, verdict, baseline, step, buckets, communication, advice, notes, sweep, forecast and HTA, in order.
 
     Advice comes with code for `framework` only.
     """
@@ -65,6 +67,7 @@ def render_terminal(report: Report, console: Console, framework: Framework = "to
     _print_step(report, console)
     _print_waiting(report, console)
     _print_buckets(report, console)
+    _print_communication(report, console)
     _print_recommendations(report, console, framework)
     _print_notes(report, console)
     render_sweep(report, console)
@@ -89,7 +92,7 @@ def render_sweep(report: Report, console: Console) -> None:
         )
         table.add_row(
             visible(arm.name),
-            *(text if console.width >= _WIDE else text.replace(" [", "\n[") for text in estimates),
+            *_fit_estimates(estimates, console),
             Text(arm.outcome, _OUTCOME_STYLES.get(arm.outcome, "")),
         )
     console.print(table)
@@ -198,6 +201,29 @@ def _print_buckets(report: Report, console: Console) -> None:
     _print_caption("ms since the step's start; median over the steps, then the largest of the ranks", console)
 
 
+def _print_communication(report: Report, console: Console) -> None:
+    rows = summarize_models(report)
+    if not rows:
+        return
+    _print_heading("Communication", console)
+    table = _table(*SUMMARY_HEADER)
+    for words in table.columns[:3]:
+        words.justify = "left"
+    for words in table.columns[1:3]:
+        words.no_wrap = True
+    table.columns[0].overflow = "fold"
+    for row in rows:
+        table.add_row(*_fit_estimates(row, console))
+    console.print(table)
+    num_models = len(report.comm_models)
+    kept = f"; the {len(rows)} of {num_models} with the most samples" if len(rows) < num_models else ""
+    _print_caption(
+        f"fitted, with 95 % intervals; bus bandwidth as nccl-tests defines it, of large messages{kept}", console
+    )
+    for message in say_messages(report):
+        _print_caption(visible(message), console)
+
+
 def _print_recommendations(report: Report, console: Console, framework: Framework) -> None:
     _print_heading("Recommendation" if len(report.recommendations) < 2 else "Recommendations", console)
     for recommendation in report.recommendations:
@@ -297,6 +323,11 @@ def _tabulate_evidence(items: Sequence[Evidence]) -> tuple[RenderableType, ...]:
         judged = Text(f"threshold {threshold}" if threshold else "", "dim")
         table.add_row(Text(visible(name), "dim"), Text(value), judged)
     return Text(), table
+
+
+def _fit_estimates(cells: Sequence[str], console: Console) -> list[str]:
+    """Cells with their intervals on a line of their own where the terminal is narrow."""
+    return [cell if console.width >= _WIDE else cell.replace(" [", "\n[") for cell in cells]
 
 
 def _table(first: str, *columns: str) -> Table:

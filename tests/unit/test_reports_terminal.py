@@ -8,9 +8,21 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from advisor.schema import Alarm, Framework, Report
+from advisor.schema import Alarm, CommModel, CommSegment, Framework, Report
 from reports import render_terminal
-from tests.builders import a100_report, gloo_report, hostile_report, recommendation, step_summary, swept_report
+from reports.communication import MAX_MODELS
+from tests.builders import (
+    MIB,
+    a100_report,
+    comm_model,
+    estimate,
+    estimate_ms,
+    gloo_report,
+    hostile_report,
+    recommendation,
+    step_summary,
+    swept_report,
+)
 
 
 def printed(report: Report, width: int = 120, framework: Framework = "torch") -> str:
@@ -27,12 +39,24 @@ def alarm(**overrides) -> Alarm:
     return Alarm(**(values | overrides))
 
 
+def model_with_a_kink(**changes) -> CommModel:
+    """200 µs, 1 ns a byte up to 4 MiB and 2 ns from there; measured by a probe too."""
+    one = comm_model()
+    segments = (
+        CommSegment(alpha_ns=estimate_ms(0.2, 0.01), beta_ns_per_byte=estimate(1, 0.1), from_bytes=0, to_bytes=4 * MIB),
+        CommSegment(alpha_ns=estimate_ms(-4), beta_ns_per_byte=estimate(2, 0.1), from_bytes=4 * MIB, to_bytes=None),
+    )
+    samples = (*one.samples, msgspec.structs.replace(one.samples[0], source="probe"))
+    values = {"segments": segments, "samples": samples, "busbw_bytes_per_s": estimate(5e8, 2.5e7)}
+    return msgspec.structs.replace(one, **(values | changes))
+
+
 def test_the_order_is_alarms_verdict_baseline_step_buckets_advice_notes_sweep() -> None:
     report = msgspec.structs.replace(swept_report(), alarms=(alarm(code_fix="ddp = wrap(model)\nddp(x)"),))
     headings = [
         "\nAlarms", "Two ranks, and nobody speaks.", "Wrap it.", "ddp = wrap(model)\nddp(x)", "Bandwidth-bound",
-        "With free communication", "Replay reproduces", "Where the step goes", "\nBuckets", "\nRecommendation",
-        "Use smaller buckets", "Notes on the data", "Prediction beside measurement",
+        "With free communication", "Replay reproduces", "Where the step goes", "\nBuckets", "\nCommunication",
+        "\nRecommendation", "Use smaller buckets", "Notes on the data", "Prediction beside measurement",
     ]  # fmt: skip
     places = [printed(report).find(heading) for heading in headings]
     assert places == sorted(places)
@@ -51,6 +75,34 @@ def test_the_numbers_are_the_report_s(width: int) -> None:
     assert ["0", "181.50", "2.00", "50.00", "88.00", "29.50", "10.00", "2.00"] in rows
     last_bucket = next(row for row in rows if row[:3] == ["4", "25", "MiB"])
     assert last_bucket[-3:] == ["23.50", "23.50", "23.50"]
+
+
+def test_each_model_of_communication_has_a_line() -> None:
+    reduce_scatter = model_with_a_kink(kind="reduce_scatter", dtype="bfloat16", process_group="default_pg")
+    unknown = msgspec.structs.replace(comm_model(), kind="send_recv", process_group="", latency_known=False)
+    report = gloo_report(comm_models=(reduce_scatter, unknown))
+    lines = printed(report, 120).splitlines()
+    cells = ("default_pg", "reduce_scatter", "bfloat16", "200 µs [190, 210]", "0.500 GB/s [0.475, 0.525]", "4 MiB")
+    (line,) = (line for line in lines if "reduce_scatter" in line)
+    assert line.split() == " ".join((*cells, "trace, probe")).split()
+    (line,) = (line for line in lines if "send_recv" in line)
+    assert line.split() == ["–", "send_recv", "float32", "–", "–", "none", "trace"]
+    assert "One line fits all samples within 2 %." in lines
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_lines_of_communication_fit_and_obey_nothing(width: int) -> None:
+    models = tuple(
+        model_with_a_kink(kind="reduce_scatter", process_group=f"{number}\x1b[2J", message="\x1b[2J")
+        for number in range(MAX_MODELS + 1)
+    )
+    text = printed(gloo_report(comm_models=models), width)
+    table = text[text.index("\nCommunication") : text.index("\nRecommendation")]
+    assert max(map(len, table.splitlines())) <= width
+    assert "\x1b" not in text
+    assert table.count("reduce_scatter") == MAX_MODELS
+    assert "the 12 of 13 with the most samples" in " ".join(table.split())
+    assert "4 MiB" in table
 
 
 def test_code_is_shown_for_one_framework_and_can_be_copied() -> None:
