@@ -62,6 +62,8 @@ def probe(
     request = ProbeRequest(config=config, kinds=kinds, budget_s=read_budget(budget), device=device)
     with show_progress(f"Probing {nproc} processes") as on_progress:
         ladder = probe_run(request, on_progress)
+    if not ladder.points:
+        raise UsageError(f"Nothing could be measured within --budget {budget!r}: give it more time, such as 60s.")
     console = Console()
     console.print(tabulate(ladder))
     for sentence in ladder.left_out:

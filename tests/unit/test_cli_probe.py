@@ -6,6 +6,7 @@ import errno
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -58,6 +59,17 @@ def test_a_failed_probe_leaves_the_old_one(measured: Path, monkeypatch: pytest.M
     result = CliRunner().invoke(app, ["probe"])
     assert result.exit_code != 0
     assert (measured / "probe.json").read_text() == "old"
+
+
+def test_a_probe_that_measured_nothing_is_none(measured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = msgspec.structs.replace(LADDER, points=())
+    monkeypatch.setattr(launch, "probe_run", lambda request, on_progress: nothing)
+    result = CliRunner().invoke(app, ["probe", "--budget", "0.01s"])
+    assert result.exit_code == 2
+    assert result.output == (
+        "error: Nothing could be measured within --budget '0.01s': give it more time, such as 60s.\n"
+    )
+    assert list(measured.iterdir()) == []
 
 
 def test_a_device_is_no_place_for_a_probe(measured: Path) -> None:
