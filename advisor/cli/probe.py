@@ -135,8 +135,10 @@ def tabulate(ladder: Ladder) -> Table:
         *("", "latency", "bus bandwidth", "kinks", "two in flight", "slows compute", "slowed by compute"),
         title=f"collectives on {ladder.world_size} ranks, {ladder.backend}",
         box=box.SIMPLE_HEAD,
+        pad_edge=False,
     )
     table.columns[0].no_wrap = True
+    table.columns[2].min_width = len("bandwidth")
     computing = {(point.kind, point.dtype) for point in ladder.points if point.under_compute and point.in_flight == 1}
     for fit in fit_ladder(ladder):
         model = fit.model
