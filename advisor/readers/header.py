@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from advisor.readers.loose import read_count
 from advisor.tables import Recording
 
 _FLAGS = ("record_shapes", "with_stack", "profile_memory")
@@ -55,14 +56,14 @@ def build_header(fields: Mapping[str, Any]) -> Header:
     if "nccl_version" in info:
         versions["nccl_version"] = info["nccl_version"]
     return Header(
-        rank=_count(info.get("rank")),
-        world_size=_count(info.get("world_size")),
+        rank=read_count(info.get("rank")),
+        world_size=read_count(info.get("world_size")),
         backend=_word(info.get("backend")) or "",
         host=_word(fields.get("host_name")),
         devices=tuple(str(_mapping(device).get("name", "")) for device in devices if device)
         if isinstance(devices, list)
         else (),
-        base_ns=_count(fields.get("baseTimeNanoseconds")) or 0,
+        base_ns=read_count(fields.get("baseTimeNanoseconds")) or 0,
         flags={flag: bool(fields[flag]) for flag in _FLAGS if isinstance(fields.get(flag), int)},
         versions={name: str(version) for name, version in versions.items()},
     )
@@ -84,15 +85,6 @@ def find_fields(text: bytes) -> dict[str, Any]:
 
 def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _count(value: object) -> int | None:
-    """A number that counts something."""
-    try:
-        number = int(value) if isinstance(value, int | str) and not isinstance(value, bool) else -1
-    except ValueError:
-        return None
-    return number if 0 <= number < 2**63 else None
 
 
 def _word(value: object) -> str | None:

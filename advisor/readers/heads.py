@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from advisor.readers.loose import read_count
 from advisor.readers.text import read_text
 
 HEAD_BYTES = 2**17
@@ -44,13 +45,15 @@ def read_head(start: bytes) -> Head:
     """Reads the first `HEAD_BYTES` of the text, or all of it where it is shorter."""
     text = b"".join(read_text(start)).decode(errors="replace")
     info = _find_distributed(text)
-    process, time, base = (pattern.search(text) for pattern in (_PROCESS, _TIME, _BASE))
+    searched = [pattern.search(text) for pattern in (_PROCESS, _TIME, _BASE)]
+    process, time, base = (found[1] if found else None for found in searched)
+    first_us = read_count(time)
     return Head(
         is_trace=bool(_MARKS.search(text)),
-        rank=_read_count(info.get("rank")),
-        world_size=_read_count(info.get("world_size")),
-        process=process[1] if process else None,
-        first_ns=int(time[1]) * 1000 + (int(base[1]) if base else 0) if time else None,
+        rank=read_count(info.get("rank")),
+        world_size=read_count(info.get("world_size")),
+        process=process,
+        first_ns=None if first_us is None else first_us * 1000 + (read_count(base) or 0),
         digest=hashlib.sha256(start).hexdigest(),
     )
 
@@ -65,11 +68,3 @@ def _find_distributed(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return dict(_COUNT.findall(text[match.end() :].partition("[")[0]))
     return found if isinstance(found, dict) else {}
-
-
-def _read_count(word: object) -> int | None:
-    try:
-        count = int(word) if isinstance(word, int | str) else -1
-    except ValueError:
-        return None
-    return count if count >= 0 else None

@@ -35,6 +35,15 @@ def to_word(value: object) -> Word:
     return value if value is None or (isinstance(value, int) and not isinstance(value, bool)) else to_text(value)
 
 
+def read_count(value: object) -> int | None:
+    """A number that counts something, quoted or not; None for what is none, and for what 64 bits do not hold."""
+    try:
+        number = int(value) if isinstance(value, int | str) and not isinstance(value, bool) else -1
+    except ValueError:
+        return None
+    return number if 0 <= number < 2**63 else None
+
+
 def to_digits(value: object) -> Raw:
     """A number as it is written."""
     return Raw(str(value).encode(errors="replace"))

@@ -8,6 +8,7 @@ array, so a rank's input of an all-gather is a share of it.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -17,6 +18,7 @@ import msgspec
 
 from advisor.errors import InputError
 from advisor.readers.locations import Location, open_stream
+from advisor.readers.loose import read_count
 from advisor.readers.names import name_collective_kind, name_dtype
 from advisor.schema import DeviceInfo, Ladder, LadderPoint
 
@@ -24,6 +26,7 @@ PROGRAM = re.compile(r"\b(\w+)_perf\b")
 RANK = re.compile(r"^#\s+Rank\s+(?P<rank>\d+)\s.*\son\s+(?P<host>\S+)\s+device\s+\d+\s+\[[^\]]*\]\s+(?P<device>.*\S)")
 HEADER = re.compile(r"^#\s+size\s+count\s+type\s+redop\b")
 TIMES = ("time", "cputime")
+LARGEST_BYTES = 2**50
 HOW_TO = "give what all_reduce_perf, reduce_scatter_perf or all_gather_perf printed, whole, or wrote with -J FILE"
 
 
@@ -78,15 +81,16 @@ def read_nccl_tests(location: Location) -> Ladder:
     with open_stream(location) as stream:
         data = stream.read()
     rows, devices, num_ranks = (_read_json if data.lstrip()[:1] == b"{" else _read_text)(data, location.name)
-    if not rows:
-        raise InputError(f"{location.name} holds no measurement of nccl-tests: {HOW_TO}.")
-    if num_ranks < 2:
+    if rows and num_ranks < 2:
         raise InputError(f"{location.name} does not say that it ran on several ranks (lines `# Rank …`): {HOW_TO}.")
+    points = tuple(_build_points(rows, num_ranks, location.name))
+    if not points:
+        raise InputError(f"{location.name} holds no measurement of nccl-tests: {HOW_TO}.")
     return Ladder(
         source="nccl_tests",
         world_size=num_ranks,
         backend="nccl",
-        points=tuple(_build_points(rows, num_ranks, location.name)),
+        points=points,
         devices=devices,
     )
 
@@ -99,9 +103,9 @@ def _build_points(rows: Iterable[Row], num_ranks: int, name: str) -> Iterator[La
         if kind is None:
             raise InputError(f"{name} does not say which collective it measured: name it all_reduce_perf.txt or so.")
         num_bytes = row.size // num_ranks if kind == "all_gather" else row.size
-        times_of[kind, name_dtype(row.dtype), num_bytes] += [time for time in row.times_us if time > 0]
+        times_of[kind, name_dtype(row.dtype), num_bytes] += [time for time in row.times_us if 0 < time < math.inf]
     for (name_of_kind, dtype, num_bytes), times in times_of.items():
-        if num_bytes > 0 and times:
+        if 0 < num_bytes <= LARGEST_BYTES and times:
             rounds = tuple((round(1e3 * time),) for time in times)
             yield LadderPoint(kind=name_of_kind, dtype=dtype, num_bytes=num_bytes, rounds_ns=rounds)
 
@@ -116,15 +120,14 @@ def _read_text(data: bytes, name: str) -> tuple[list[Row], tuple[DeviceInfo, ...
     devices: dict[int, DeviceInfo] = {}
     program, columns = "", []
     for line in data.decode(errors="replace").splitlines():
-        if found := RANK.match(line):
-            rank = int(found["rank"])
+        if (found := RANK.match(line)) and (rank := read_count(found["rank"])) is not None:
             devices[rank] = DeviceInfo(rank=rank, host=found["host"], device=found["device"], device_type="cuda")
         elif HEADER.match(line):
             columns = line.lstrip("# ").split()
         elif line.startswith("#"):
             program = _find_program(line) or program
-        elif columns and len(words := line.split()) == len(columns) and words[0].isdigit():
-            rows.append(Row(program, int(words[0]), words[columns.index("type")], _pick_times(columns, words, name)))
+        elif columns and len(words := line.split()) == len(columns) and (size := read_count(words[0])) is not None:
+            rows.append(Row(program, size, words[columns.index("type")], _pick_times(columns, words, name)))
     return rows, tuple(devices.values()), len(devices)
 
 

@@ -97,5 +97,5 @@ def apply_change(config: DDPConfig, change: Mapping[str, Any]) -> DDPConfig:
 
 def find_torch_version(manifest: RunManifest | None) -> Version | None:
     """Major and minor version of the torch that trained: `2.13.0+cpu` is (2, 13); None where no manifest tells."""
-    found = re.match(r"(\d+)\.(\d+)", manifest.versions.get("torch", "")) if manifest else None
+    found = re.match(r"(\d{1,9})\.(\d{1,9})", manifest.versions.get("torch", "")) if manifest else None
     return (int(found[1]), int(found[2])) if found else None

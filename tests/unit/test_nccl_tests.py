@@ -82,6 +82,18 @@ def test_the_program_tells_the_collective_and_its_size(tmp_path: Path, program: 
     assert (point.kind, point.num_bytes) == (kind, num_bytes)
 
 
+@pytest.mark.parametrize("odd", ["nan", "inf", "1e999", "-5.0", "0"])
+def test_a_time_that_cannot_be_is_left_out(tmp_path: Path, odd: str) -> None:
+    ladder = read(tmp_path, HEADER.format(ranks=RANKS) + ROWS.replace("40.00", odd))
+    assert times_of(ladder)[2**20] == ((41_000,),)
+
+
+@pytest.mark.parametrize("odd", ["²", "-1", "0", "1" + "0" * 20, "9" * 5000])
+def test_a_size_that_cannot_be_is_left_out(tmp_path: Path, odd: str) -> None:
+    ladder = read(tmp_path, HEADER.format(ranks=RANKS) + ROWS.replace("1048576        262144", f"{odd} 262144"))
+    assert [*times_of(ladder)] == [2**22]
+
+
 def test_json_is_read_compressed_too(tmp_path: Path) -> None:
     result = {
         "size": 2**20, "count": 2**18, "type": "bfloat16", "redop": "sum", "root": "    -1",
@@ -111,6 +123,11 @@ def test_json_is_read_compressed_too(tmp_path: Path) -> None:
         ('{"results": 3}', "out.json", "is no JSON of nccl-tests"),
         (HEADER.format(ranks=RANKS) + ROWS.replace("40.00", "4O.00"), "all_reduce_perf.txt", "time that is no number"),
         (b"\xff\xfe\x00{", "all_reduce_perf.txt", "holds no measurement of nccl-tests"),
+        (
+            '{"args": ["all_reduce_perf"], "results": [{"size": 8, "type": "float", "out_of_place": {"time": -3}}]}',
+            "out.json",
+            "holds no measurement of nccl-tests",
+        ),
     ],
 )
 def test_what_cannot_be_used_is_a_sentence(tmp_path: Path, text: str | bytes, name: str, sentence: str) -> None:
