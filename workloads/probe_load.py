@@ -69,6 +69,8 @@ class ComputeLoop:
 
     def _multiply(self, stop: Event) -> None:
         launched: deque[torch.cuda.Event] = deque()
+        if self._stream:
+            torch.cuda.set_device(self._stream.device)  # every thread starts on the first GPU
         with torch.cuda.stream(self._stream) if self._stream else nullcontext():
             while not stop.is_set():
                 torch.mm(self._matrix, self._matrix, out=self._product)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from unittest.mock import patch
 
 import pytest
@@ -18,9 +19,14 @@ from workloads.probe_load import ComputeLoop
 from workloads.probe_plan import Condition, Visit
 from workloads.requests import PROBED_KINDS, ProbedKind
 
+DEVICES = [
+    "cpu",
+    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")),
+]
 
-def here() -> Place:
-    return Place(dist.get_rank(), dist.get_world_size(), torch.device("cpu"), "gloo")
+
+def here(device: str = "cpu") -> Place:
+    return Place(dist.get_rank(), dist.get_world_size(), torch.device(device), "gloo")
 
 
 def ask_for_dtypes() -> tuple[dict[ProbedKind, list[str]], list[str]]:
@@ -32,8 +38,8 @@ def ask_for_a_dtype_that_gloo_lacks() -> tuple[dict[ProbedKind, list[str]], list
         return choose_dtypes(("all_reduce",), here())
 
 
-def visit_once(kind: ProbedKind, under_compute: bool) -> Visit:
-    place = here()
+def visit_once(kind: ProbedKind, under_compute: bool, device: str) -> Visit:
+    place = here(device)
     condition = Condition(kind, "float32", 2**16, in_flight=2, under_compute=under_compute)
     return visit(condition, ComputeLoop(place.device), place)
 
@@ -58,10 +64,11 @@ def test_what_a_backend_refuses_is_told_and_the_rest_goes_on(gloo_pair: GlooPair
 
 @pytest.mark.parametrize("kind", PROBED_KINDS)
 @pytest.mark.parametrize("under_compute", [False, True])
+@pytest.mark.parametrize("device", DEVICES)
 def test_a_visit_times_any_collective_alike_on_all_ranks(
-    gloo_pair: GlooPair, kind: ProbedKind, under_compute: bool
+    gloo_pair: GlooPair, kind: ProbedKind, under_compute: bool, device: str
 ) -> None:
-    one, other = gloo_pair.run(visit_once, kind, under_compute)
+    one, other = gloo_pair.run(visit_once, kind, under_compute, device)
     assert one.repetitions_ns == other.repetitions_ns
     assert len(one.repetitions_ns) == REPETITIONS
     assert min(one.repetitions_ns) > 0
@@ -87,6 +94,20 @@ def test_a_load_that_fails_is_told_instead_of_waited_for(monkeypatch: pytest.Mon
     monkeypatch.setattr(torch, "mm", fail)
     with pytest.raises(RuntimeError, match="out of memory"), ComputeLoop(torch.device("cpu")).running():
         pass
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_load_lasts_until_the_block_ends(device: str) -> None:
+    load = ComputeLoop(torch.device(device))
+    with load.running() as clean_ns:
+        assert clean_ns > 0
+        num_ended = len(load._ends_ns)
+        while len(load._ends_ns) < num_ended + 3:
+            time.sleep(0.001)
+    num_ended = len(load._ends_ns)
+    time.sleep(0.01)
+    assert len(load._ends_ns) == num_ended
+    assert load._ends_ns == sorted(load._ends_ns)
 
 
 def test_a_slow_down_compares_the_pace_before_with_that_beside() -> None:
