@@ -15,7 +15,7 @@ from advisor.calibrate import CONCURRENCY, Calibrated, calibrate
 from advisor.collectives import match_collectives
 from advisor.comm_model import CommFit, collect_transfers, fit_sources
 from advisor.contents import describe_contents
-from advisor.forecast import find_obstacle, forecast_ranks
+from advisor.forecast import MOST_RANKS, find_obstacle, forecast_ranks
 from advisor.next_measurement import suggest_measurement
 from advisor.observation import RunObservation
 from advisor.recommend import recommend
@@ -134,7 +134,8 @@ def _forecast(job: Job | None, config: DDPConfig | None, baseline: Baseline | No
     """More ranks, where nothing stands in the way of saying."""
     if job is None or config is None or find_obstacle(job, config, baseline):
         return None
-    return forecast_ranks(job, config, [times * config.world_size for times in FORECAST_TIMES])
+    sizes = [times * config.world_size for times in FORECAST_TIMES]
+    return forecast_ranks(job, config, [size for size in sizes if size <= MOST_RANKS])
 
 
 def _note_quality(run: RunObservation, calibrated: Calibrated, config: DDPConfig | None) -> list[QualityNote]:

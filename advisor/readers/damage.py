@@ -8,6 +8,7 @@ the one or before the other. Of what should follow where a file ends early, noth
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -26,6 +27,8 @@ NUM_NEIGHBOURS = 16
 FULL_FRACTION = 0.9
 """A step of a cut file with fewer launches than this share of the fullest one's has lost some."""
 MOST_STEPS_SHOWN = 8
+WIDEST_GAP = 1000
+"""More steps in a row are not missing: one of the numbers around them was damaged, or recording paused."""
 
 
 def find_damaged_times(damage: Damage, events: pd.DataFrame, places: Times, has_devices: bool) -> Spans:
@@ -71,7 +74,8 @@ def find_damaged_steps(events: pd.DataFrame, spans: Spans) -> list[int]:
     if not steps or not spans:
         return []
     numbers = {number for number, _, _ in steps}
-    missing = set(range(min(numbers), max(numbers))) - numbers
+    gaps = [(before, after) for before, after in pairwise(sorted(numbers)) if after - before <= WIDEST_GAP]
+    missing = {number for before, after in gaps for number in range(before + 1, after)}
     hit = {number for number, start, end in steps if any(start < stop and begin < end for begin, stop in spans)}
     return sorted(hit | missing)
 

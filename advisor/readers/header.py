@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from advisor.readers.loose import read_count
+from advisor.readers.loose import read_count, read_rank
 from advisor.tables import Recording
 
 _FLAGS = ("record_shapes", "with_stack", "profile_memory")
@@ -56,8 +56,8 @@ def build_header(fields: Mapping[str, Any]) -> Header:
     if "nccl_version" in info:
         versions["nccl_version"] = info["nccl_version"]
     return Header(
-        rank=read_count(info.get("rank")),
-        world_size=read_count(info.get("world_size")),
+        rank=read_rank(info.get("rank")),
+        world_size=read_rank(info.get("world_size")),
         backend=_word(info.get("backend")) or "",
         host=_word(fields.get("host_name")),
         devices=tuple(str(_mapping(device).get("name", "")) for device in devices if device)

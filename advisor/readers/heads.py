@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from advisor.readers.loose import read_count
+from advisor.readers.loose import read_count, read_rank
 from advisor.readers.text import read_text
 
 HEAD_BYTES = 2**17
@@ -50,8 +50,8 @@ def read_head(start: bytes) -> Head:
     first_us = read_count(time)
     return Head(
         is_trace=bool(_MARKS.search(text)),
-        rank=read_count(info.get("rank")),
-        world_size=read_count(info.get("world_size")),
+        rank=read_rank(info.get("rank")),
+        world_size=read_rank(info.get("world_size")),
         process=process,
         first_ns=None if first_us is None else first_us * 1000 + (read_count(base) or 0),
         digest=hashlib.sha256(start).hexdigest(),

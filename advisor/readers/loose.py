@@ -11,6 +11,7 @@ Word: TypeAlias = int | str | None
 
 MALFORMED = (ValueError, RecursionError)
 """What decoders raise for text that is no JSON, msgspec's own errors among them."""
+MOST_RANKS = 1_000_000
 MOST_DIGITS = 4000
 """Python refuses to read longer integers."""
 
@@ -42,6 +43,12 @@ def read_count(value: object) -> int | None:
     except ValueError:
         return None
     return number if 0 <= number < 2**63 else None
+
+
+def read_rank(value: object) -> int | None:
+    """The number of a rank, or of all ranks; None for what is none, and for more than any job has."""
+    number = read_count(value)
+    return number if number is not None and number <= MOST_RANKS else None
 
 
 def to_digits(value: object) -> Raw:

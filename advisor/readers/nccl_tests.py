@@ -18,7 +18,7 @@ import msgspec
 
 from advisor.errors import InputError
 from advisor.readers.locations import Location, open_stream
-from advisor.readers.loose import read_count
+from advisor.readers.loose import read_count, read_rank
 from advisor.readers.names import name_collective_kind, name_dtype
 from advisor.schema import DeviceInfo, Ladder, LadderPoint
 
@@ -120,7 +120,7 @@ def _read_text(data: bytes, name: str) -> tuple[list[Row], tuple[DeviceInfo, ...
     devices: dict[int, DeviceInfo] = {}
     program, columns = "", []
     for line in data.decode(errors="replace").splitlines():
-        if (found := RANK.match(line)) and (rank := read_count(found["rank"])) is not None:
+        if (found := RANK.match(line)) and (rank := read_rank(found["rank"])) is not None:
             devices[rank] = DeviceInfo(rank=rank, host=found["host"], device=found["device"], device_type="cuda")
         elif HEADER.match(line):
             columns = line.lstrip("# ").split()

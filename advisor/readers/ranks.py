@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from advisor.readers.loose import read_count
+from advisor.readers.loose import read_rank
 
 _SUFFIXES = re.compile(r"(?:\.\d{13,19})?(?:\.pt)?(?:[._-]trace)?\.json(?:\.\w+)?$", re.IGNORECASE)
 _PROCESS = re.compile(r"(?<!step)(?<!iter)(?<!iteration)(?<!epoch)_(\d+)\.\d{13,19}\.pt\.trace\.json", re.IGNORECASE)
@@ -42,7 +42,7 @@ def guess_rank(name: str, folder: str = "") -> int | None:
     else:
         patterns = [_RANK, _LOCAL_RANK, _WORKER, _LAST_NUMBER]
     found = [match[1] for pattern in patterns if (match := pattern.search(stem))] or _FOLDER.findall(folder)[-1:]
-    return read_count(found[0]) if found else None
+    return read_rank(found[0]) if found else None
 
 
 def find_process(name: str) -> str | None:

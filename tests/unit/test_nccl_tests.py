@@ -124,7 +124,8 @@ def test_json_is_read_compressed_too(tmp_path: Path) -> None:
         (HEADER.format(ranks=RANKS) + ROWS.replace("40.00", "4O.00"), "all_reduce_perf.txt", "time that is no number"),
         (b"\xff\xfe\x00{", "all_reduce_perf.txt", "holds no measurement of nccl-tests"),
         (
-            '{"args": ["all_reduce_perf"], "config": {"ngpus": 2}, "results": [{"size": 8, "type": "float", "out_of_place": {"time": -3}}]}',
+            '{"args": ["all_reduce_perf"], "config": {"ngpus": 2}, '
+            '"results": [{"size": 8, "type": "float", "out_of_place": {"time": -3}}]}',
             "out.json",
             "holds no measurement of nccl-tests",
         ),

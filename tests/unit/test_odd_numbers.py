@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from advisor.readers.loose import read_count
+from advisor.readers.loose import read_count, read_rank
 from advisor.readers.ranks import guess_rank
 from tests.mutations import record_small_trace
 from tests.outcomes import judge_analysis, judge_reading
@@ -18,6 +18,7 @@ ODD = {
     "longer than Python converts": b"9" * 5000,
     "more than 64 bits hold": b"1" + b"0" * 20,
     "the most that 64 bits hold": b"9223372036854775807",
+    "more ranks than there are": b"1000000000000000",
     "negative": b"-7",
     "a superscript": b'"\xc2\xb2"',
     "infinite": b"1e999",
@@ -47,7 +48,7 @@ def test_a_trace_with_an_odd_number_is_read_or_refused(kind: str, number: bytes)
         judge_reading(damaged)
 
 
-@pytest.mark.parametrize("name", ["longer than Python converts", "the most that 64 bits hold"])
+@pytest.mark.parametrize("name", ["longer than Python converts", "more ranks than there are"])
 def test_a_run_with_an_odd_number_has_a_report_or_one_sentence_says_why_not(name: str) -> None:
     with TemporaryDirectory() as folder:
         for damaged in put_everywhere(ODD[name], "nccl"):
@@ -60,6 +61,17 @@ def test_a_run_with_an_odd_number_has_a_report_or_one_sentence_says_why_not(name
 )
 def test_a_count_is_a_number_that_64_bits_hold(value: object, count: int | None) -> None:
     assert read_count(value) == count
+
+
+@pytest.mark.parametrize(("value", "rank"), [("7", 7), (1_000_000, 1_000_000), (1_000_001, None), (10**15, None)])
+def test_a_rank_is_one_that_a_job_can_have(value: object, rank: int | None) -> None:
+    """Missing ranks are counted up to the last one, which would not end."""
+    assert read_rank(value) == rank
+
+
+def test_steps_between_far_numbers_are_not_missing() -> None:
+    text = record_small_trace("nccl").replace(b"ProfilerStep#2", b"ProfilerStep#900000000000000000")
+    assert judge_reading(text[:-300]) == "read with notes"
 
 
 def test_a_number_in_a_file_name_may_be_long() -> None:
