@@ -15,6 +15,7 @@ from tests.trace_builders import RankTrace
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 ODD_VALUES = (
+    "1000000000000",
     "null", "true", "[]", "{}", "[[1, 2], {}]", '""', '"NaN"', '"1e999"', "NaN", "-Infinity", "inf", "-1", "0", "0.1",
     "01", "1e400", "1e-400", "9" * 30, "9" * 5000, str(2**63), str(-(2**63)), str(2**31), '"7"', '"\\ud800"',
     '"\\u0000"', "'x'",
