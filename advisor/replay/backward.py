@@ -118,6 +118,7 @@ def replay_backward(backward: Backward, scenario: Scenario) -> Replayed:
     if computing:
         launch_at = [at + hook for at, hook in zip(launch_at, computing, strict=True)]
     compute_total = max(backward.backward_ns, backward.work[-1] if num else 0.0) + spent[-1]
+    compute_total = max([compute_total, *launch_at[-1:]])  # which rounding may have put behind it
     not_before = backward.not_before or [0.0] * (num + 1)
     alone = backward.time_alone(scenario).tolist()
     compute_pace = scenario.compute_slowdown

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import accumulate
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.replay import Backward, Scenario, free_communication, predict, replay_backward
+from advisor.replay import Backward, Chains, Parts, Scenario, free_communication, predict, replay_backward
+from advisor.replay.powersgd import list_rounds
 from tests.job_builders import build_config, build_job, exactly
 
 TIMES = st.lists(st.integers(0, 1000), min_size=1, max_size=12).map(sorted)
@@ -42,18 +44,47 @@ def schedules(draw: st.DrawFn) -> Schedule:
     return backward, scenario
 
 
-@given(schedules())
+@st.composite
+def chains(draw: st.DrawFn) -> Schedule:
+    """The same under PowerSGD: buckets of which each sends some bytes of P and Q, and some as they are."""
+    backward, scenario = draw(schedules())
+    sizes = st.sampled_from([0, 0, 1, 7, 40, 300])
+    parts = []
+    for _ in backward.work:
+        p_bytes, others = draw(sizes), draw(sizes)
+        q_bytes = draw(st.integers(1, 100)) if p_bytes else 0
+        parts.append(Parts(p_bytes, q_bytes, others or not p_bytes, draw(sizes), bool(p_bytes)))
+    rounds = list_rounds(parts, holds=draw(st.booleans()))
+    chained = replace(
+        backward,
+        work=list(accumulate((backward.work[each.bucket] for each in rounds), max)),
+        sizes=[each.num_bytes for each in rounds],
+        gradient_bytes=[0.0 if each.num_bytes else backward.gradient_bytes[each.bucket] for each in rounds],
+        not_before=(),
+        hook="powersgd",
+        chains=Chains(
+            buckets=[each.bucket for each in rounds],
+            awaits=[each.awaits for each in rounds],
+            hook_bytes=[each.share * parts[each.bucket].computed_bytes for each in rounds],
+            hook_matrices=[each.share * parts[each.bucket].num_matrices for each in rounds],
+        ),
+    )
+    per_byte, per_matrix = draw(st.floats(0, 2)), draw(st.integers(0, 100))
+    return chained, replace(scenario, hook_ns_per_byte={"powersgd": per_byte}, hook_ns_per_matrix=per_matrix)
+
+
+@given(st.one_of(schedules(), chains()))
 def test_every_bucket_runs_once_after_it_is_ready_and_in_order(schedule: Schedule) -> None:
     backward, scenario = schedule
     run = replay_backward(backward, scenario)
     assert all(ready <= start <= end for ready, start, end in zip(run.readies, run.starts, run.ends, strict=True))
     assert run.starts == sorted(run.starts)
     assert run.finish_end >= run.compute_end
-    casts = sum(backward.gradient_bytes) * scenario.hook_ns_per_byte["bf16"] * (backward.hook == "bf16")
+    casts = sum(backward.gradient_bytes) * scenario.hook_ns_per_byte.get("bf16", 0.0) * (backward.hook == "bf16")
     assert 0 <= run.blocking <= run.exposed + casts + 1e-3
 
 
-@given(schedules())
+@given(st.one_of(schedules(), chains()))
 def test_free_communication_is_the_compute_timeline(schedule: Schedule) -> None:
     backward, scenario = schedule
     run = replay_backward(backward, free_communication(scenario))
@@ -62,21 +93,34 @@ def test_free_communication_is_the_compute_timeline(schedule: Schedule) -> None:
     assert run.compute_end == pytest.approx(own, abs=1e-3)
 
 
+@given(chains())
+def test_a_free_link_leaves_a_hook_its_computation(schedule: Schedule) -> None:
+    backward, scenario = schedule
+    run = replay_backward(backward, replace(scenario, alpha_ns=0.0, beta_ns_per_byte=0.0))
+    hook = sum(backward.time_hook(scenario))
+    assert run.blocking == 0
+    assert run.compute_end == pytest.approx(compute_alone(backward, scenario.launch_ns) + hook, abs=1e-3)
+
+
 def compute_alone(backward: Backward, launch_ns: float) -> float:
     """The end of the computation of a thread that launches as it goes and waits for its host where that is late."""
     begins = backward.not_before or [0.0] * (len(backward.work) + 1)
     untils = [*backward.work, backward.backward_ns]
     now = before = 0.0
-    for place, (begin, until) in enumerate(zip(begins, untils, strict=True)):
-        length = until - before + launch_ns * (place > 0)
+    launches = [0.0, *(launch_ns * (size > 0 or backward.chains is None) for size in backward.sizes)]
+    for begin, until, launching in zip(begins, untils, launches, strict=True):
+        length = until - before + launching
         now = max(now, begin) + length if length else now
         before = until
     return now
 
 
-@given(schedules(), st.floats(0.1, 0.99))
+@given(st.one_of(schedules(), chains()), st.floats(0.1, 0.99))
 def test_a_faster_link_never_predicts_a_longer_backward(schedule: Schedule, factor: float) -> None:
-    """Casts and copies follow in bucket order, so that they are late only where a bucket ends later, and none does."""
+    """Casts and copies follow in bucket order, so that they are late only where a bucket ends later, and none does.
+
+    Nor does a chain's transfer, since all that it waits for ends no later.
+    """
     backward, slow = schedule
     fast = replace(slow, alpha_ns=slow.alpha_ns * factor, beta_ns_per_byte=slow.beta_ns_per_byte * factor)
     quick, late = replay_backward(backward, fast), replay_backward(backward, slow)
@@ -84,7 +128,7 @@ def test_a_faster_link_never_predicts_a_longer_backward(schedule: Schedule, fact
     assert quick.finish_end <= late.finish_end + 1e-3
 
 
-@given(schedules(), st.lists(st.floats(0, 1), min_size=12, max_size=12), st.floats(0, 1))
+@given(st.one_of(schedules(), chains()), st.lists(st.floats(0, 1), min_size=60, max_size=60), st.floats(0, 1))
 def test_fewer_bytes_and_less_latency_never_predict_a_longer_backward(
     schedule: Schedule, shares: list[float], latency: float
 ) -> None:
