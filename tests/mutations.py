@@ -16,8 +16,8 @@ Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 ODD_VALUES = (
     "null", "true", "[]", "{}", "[[1, 2], {}]", '""', '"NaN"', '"1e999"', "NaN", "-Infinity", "inf", "-1", "0", "0.1",
-    "01", "1e400", "1e-400", "9" * 30, "9" * 5000, str(2**63), str(-(2**63)), str(2**31), str(10**12), '"7"', '"\\ud800"',
-    '"\\u0000"', "'x'",
+    "01", "1e400", "1e-400", "9" * 30, "9" * 5000, str(2**63), str(-(2**63)), str(2**31), str(10**12), '"7"',
+    '"\\ud800"', '"\\u0000"', "'x'",
 )  # fmt: skip
 FIELDS = (
     "ph", "cat", "name", "pid", "tid", "ts", "dur", "args", "stream", "correlation", "Input Dims", "Input type", "Seq",
