@@ -169,7 +169,7 @@ def _draw_bar(rank: RankStep, longest_ns: float, width: int) -> Text:
     reached, drawn = 0.0, 0
     for part, colour in PARTS.items():
         reached += rank.parts_ns[part]
-        upto = round(reached / longest_ns * width) if longest_ns else 0
+        upto = round(min(1.0, reached / longest_ns) * width) if longest_ns else 0
         bar.append("█" * (upto - drawn), colour)
         drawn = upto
     return bar
