@@ -97,7 +97,7 @@ def calibrate(
         copy_out_ns_per_byte=copy_out,
         launch_ns=_find_launch(schedules, device, assumed),
         hook_ns_per_byte=_find_casts(copy_out, device, assumed) | _find_compression(copy_out, device),
-        hook_ns_per_matrix=CPU_MATRIX if device == "cpu" else GPU_MATRIX,
+        hook_ns_per_matrix={POWERSGD: CPU_MATRIX if device == "cpu" else GPU_MATRIX},
         host_tail_ns=median_estimate([s.exchange.host_tail_ns for s in schedules]) if schedules else _assume(0.0),
         baseline_residual_fraction=_assume(0.0),
         assumed=tuple(assumed),

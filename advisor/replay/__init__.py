@@ -1,8 +1,7 @@
 """What the step would take under other settings: one backward replayed with its buckets, and the step around it.
 
-scenarios: the numbers, certain and drawn; buckets: what a setting makes of the gradients; powersgd: a bucket in several
-transfers; backward: the replay itself; prediction: the step around it; waterfall: where its time goes, term by term;
-baseline: the check against measurement.
+scenarios: the numbers, certain and drawn; buckets: what a setting makes of the gradients; backward: the replay itself;
+prediction: the step around it; waterfall: where its time goes, term by term; baseline: the check against measurement.
 
 After the last gradient the step goes on when each bucket in turn has ended and been copied out, or, on a GPU, when the
 host has launched what follows, whichever is later. The slowest rank decides when a gradient is ready.
@@ -18,7 +17,6 @@ from advisor.replay.buckets import (
     rebuilds,
     sends_nothing,
 )
-from advisor.replay.powersgd import Parts, find_powersgd_rank, split_bucket
 from advisor.replay.prediction import predict, predict_ceiling, replay_scenarios, step_ns
 from advisor.replay.scenarios import NUM_DRAWS, Job, Scenario, draw_scenarios, free_communication
 from advisor.replay.waterfall import explain_step
@@ -28,7 +26,6 @@ __all__ = [
     "Backward",
     "Chains",
     "Job",
-    "Parts",
     "Replayed",
     "Scenario",
     "bucket_gradients",
@@ -38,7 +35,6 @@ __all__ = [
     "estimate_residual",
     "explain_step",
     "find_gap",
-    "find_powersgd_rank",
     "free_communication",
     "plan_backward",
     "predict",
@@ -47,6 +43,5 @@ __all__ = [
     "replay_backward",
     "replay_scenarios",
     "sends_nothing",
-    "split_bucket",
     "step_ns",
 ]

@@ -81,10 +81,10 @@ class Backward:
 
     def time_hook(self, scenario: Scenario) -> list[float]:
         """What the hook computes before each transfer; empty for nothing."""
-        per_byte = scenario.cost_hook(self.hook)
+        per_byte, per_matrix = scenario.cost_hook(self.hook)
         if self.chains is not None:
             weights = zip(self.chains.hook_bytes, self.chains.hook_matrices, strict=True)
-            return [per_byte * size + scenario.hook_ns_per_matrix * matrices for size, matrices in weights]
+            return [per_byte * size + per_matrix * matrices for size, matrices in weights]
         if per_byte == 0 or not self.casts_before:
             return []
         return [CAST_BEFORE * per_byte * size for size in self.gradient_bytes or self.sizes]
@@ -182,7 +182,7 @@ def replay_backward(backward: Backward, scenario: Scenario) -> Replayed:
         ends[bucket] = now
     exposed = blocking + now - compute_end
     copy_out_ns_per_byte = scenario.copy_out_ns_per_byte * backward.copies_out
-    cast_back = 0.0 if awaits else (1 - CAST_BEFORE) * scenario.cost_hook(backward.hook)
+    cast_back = 0.0 if awaits else (1 - CAST_BEFORE) * scenario.cost_hook(backward.hook)[0]
     at = compute_end
     for end, size in zip(ends, held, strict=True):
         through = end + cast_back * size

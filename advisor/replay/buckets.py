@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from advisor.bucketing import assign_first, assign_rebuilt, bucket_limits
+from advisor.powersgd import Parts, find_powersgd_rank, list_rounds, split_bucket
 from advisor.replay.backward import Backward, Chains
-from advisor.replay.powersgd import Parts, find_powersgd_rank, list_rounds, split_bucket
 from advisor.replay.scenarios import Floats, Job
 from advisor.schema import POWERSGD, DDPConfig, GradientReady, StepProfile
 

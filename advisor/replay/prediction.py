@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from advisor.powersgd import find_cost
 from advisor.replay.backward import Backward, Replayed, replay_backward
 from advisor.replay.buckets import bucket_gradients, plan_backward, sends_nothing
 from advisor.replay.scenarios import Job, Scenario, draw_scenarios, free_communication, summarize_draws
 from advisor.replay.waterfall import explain_step, sum_around
-from advisor.schema import POWERSGD, Basis, BucketSpan, Calibration, DDPConfig, Estimate, Prediction
+from advisor.schema import Basis, BucketSpan, Calibration, DDPConfig, Estimate, Prediction
+
+NOTHING = Estimate(value=0.0, low=0.0, high=0.0, basis="measured")
 
 
 def predict(
@@ -28,7 +31,9 @@ def predict(
     scenarios = scenarios or draw_scenarios(job)
     backward = plan_backward(job, config)
     runs = _replay(backward, config, scenarios)
-    basis: Basis = "extrapolated" if backward.chains else "fitted"
+    costs = _find_costs(job.calibration, config) if backward.chains else ()
+    is_assumed = any(cost.basis == "extrapolated" for cost in costs)
+    basis: Basis = "extrapolated" if is_assumed else "fitted"
     step = summarize_draws([step_ns(job, config, run) for run in runs], basis)
     return Prediction(
         config=config,
@@ -37,7 +42,7 @@ def predict(
         exposed_ns=summarize_draws([run.exposed for run in runs], basis),
         buckets=tuple(_list_buckets(job, backward, config, runs[0])),
         waterfall=explain_step(job, config, scenarios[0], step.value if measured_ns is None else measured_ns),
-        assumed=(_say_computation(job.calibration, config),) if backward.chains else (),
+        assumed=(_say_computation(job.calibration, config),) if is_assumed else (),
     )
 
 
@@ -61,9 +66,15 @@ def _list_transfers(backward: Backward, bucket: int) -> list[int]:
     return [place for place, (own, size) in of_bucket if own == bucket and size > 0]
 
 
+def _find_costs(calibration: Calibration, config: DDPConfig) -> tuple[Estimate, Estimate]:
+    """What PowerSGD computes for a byte and for a matrix."""
+    costs = calibration.hook_ns_per_byte, calibration.hook_ns_per_matrix
+    per_byte, per_matrix = (find_cost(each, config.comm_hook, NOTHING) for each in costs)
+    return per_byte, per_matrix
+
+
 def _say_computation(calibration: Calibration, config: DDPConfig) -> str:
-    costs, per_matrix = calibration.hook_ns_per_byte, calibration.hook_ns_per_matrix
-    per_byte = costs.get(config.comm_hook, costs[POWERSGD])
+    per_byte, per_matrix = _find_costs(calibration, config)
     return (
         f"what {config.comm_hook} computes takes {per_byte.low:.2g} to {per_byte.high:.2g} ns a byte of matrices, "
         f"and {per_matrix.low / 1e3:.2g} to {per_matrix.high / 1e3:.2g} µs a matrix (no such hook ran)"

@@ -10,6 +10,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from advisor.powersgd import find_cost
 from advisor.schema import Basis, Calibration, CommDraw, CommModel, DDPConfig, Estimate, StepProfile
 
 Floats = npt.NDArray[np.float64]
@@ -49,12 +50,12 @@ class Scenario:
     """The time of two collectives at once over that of one: 2 where they share the link, 1 where they do not notice."""
     hook_ns_per_byte: Mapping[str, float] = field(default_factory=dict)
     """By hook, what its casts cost a byte of gradients, there and back; or what its compression does."""
-    hook_ns_per_matrix: float = 0.0
-    """What compression costs a matrix beside that."""
+    hook_ns_per_matrix: Mapping[str, float] = field(default_factory=dict)
+    """By hook, what compression costs a matrix beside that."""
 
-    def cost_hook(self, hook: str) -> float:
-        """What a hook computes for a byte of gradients, in ns; PowerSGD may have one cost for all ranks."""
-        return self.hook_ns_per_byte.get(hook, self.hook_ns_per_byte.get(hook.partition(":")[0], 0.0))
+    def cost_hook(self, hook: str) -> tuple[float, float]:
+        """What a hook computes for a byte of gradients and for a matrix, in ns."""
+        return find_cost(self.hook_ns_per_byte, hook, 0.0), find_cost(self.hook_ns_per_matrix, hook, 0.0)
 
     def transfer_ns(self, num_bytes: Floats) -> Floats:
         """The times of collectives that have the link and the cores for themselves."""
@@ -82,30 +83,31 @@ def draw_scenarios(job: Job) -> list[Scenario]:
         calibration.launch_ns,
         calibration.two_in_flight,
     )
-    hooks, per_matrix = calibration.hook_ns_per_byte, calibration.hook_ns_per_matrix
+    hooks = (calibration.hook_ns_per_byte, calibration.hook_ns_per_matrix)
     central = CommDraw(
         alpha_ns=model.segments[0].alpha_ns.value,
         communication_slowdown=calibration.communication_slowdown.value,
         betas_ns_per_byte=tuple(segment.beta_ns_per_byte.value for segment in model.segments),
     )
-    values = [term.value for term in (*terms, per_matrix)]
-    scenarios = [_build_scenario(central, model, values, {hook: term.value for hook, term in hooks.items()})]
+    values = [{hook: term.value for hook, term in costs.items()} for costs in hooks]
+    scenarios = [_build_scenario(central, model, [term.value for term in terms], values)]
     for place, row in enumerate(_draw_normals()):
         draw = model.draws[place] if model.draws else _draw_apart(job, row)
         others = [_shift(term, z, least) for term, z, least in zip(terms, row[3:], LEAST, strict=False)]
-        casts = {hook: _shift(term, row[-1], 0.0) for hook, term in hooks.items()}
-        others.append(_shift(per_matrix, row[-1], 0.0))
+        drawn = [{hook: _shift(term, row[-1], 0.0) for hook, term in costs.items()} for costs in hooks]
         if calibration.communication_slowdown.basis == "extrapolated":
             slowdown = _shift(calibration.communication_slowdown, row[1], 1.0)
             draw = CommDraw(
                 alpha_ns=draw.alpha_ns, communication_slowdown=slowdown, betas_ns_per_byte=draw.betas_ns_per_byte
             )
-        scenarios.append(_build_scenario(draw, model, others, casts))
+        scenarios.append(_build_scenario(draw, model, others, drawn))
     return scenarios
 
 
-def _build_scenario(draw: CommDraw, model: CommModel, others: Sequence[float], casts: Mapping[str, float]) -> Scenario:
-    compute_slowdown, copy_out_ns_per_byte, launch_ns, two_in_flight, hook_ns_per_matrix = others
+def _build_scenario(
+    draw: CommDraw, model: CommModel, others: Sequence[float], hooks: Sequence[Mapping[str, float]]
+) -> Scenario:
+    compute_slowdown, copy_out_ns_per_byte, launch_ns, two_in_flight = others
     changes = [after - before for before, after in pairwise(draw.betas_ns_per_byte)]
     return Scenario(
         alpha_ns=draw.alpha_ns,
@@ -116,8 +118,8 @@ def _build_scenario(draw: CommDraw, model: CommModel, others: Sequence[float], c
         launch_ns=launch_ns,
         kinks=tuple(zip(model.kinks_bytes, changes, strict=True)),
         two_in_flight=two_in_flight,
-        hook_ns_per_byte=casts,
-        hook_ns_per_matrix=hook_ns_per_matrix,
+        hook_ns_per_byte=hooks[0],
+        hook_ns_per_matrix=hooks[1],
     )
 
 

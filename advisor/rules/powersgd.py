@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from advisor.replay import find_gap, split_bucket
+from advisor.powersgd import split_bucket
+from advisor.replay import find_gap
 from advisor.rules.bench import measure_saving, open_bench, show_steps
 from advisor.rules.guards import apply_change
 from advisor.rules.words import find_rows, say_fraction, say_ms

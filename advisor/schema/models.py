@@ -155,7 +155,6 @@ class StepProfile(Struct, frozen=True, kw_only=True):
 
 POWERSGD = "powersgd"
 """The name of the hook before its rank, and of what its computation costs with a rank that has no entry of its own."""
-NOTHING = Estimate(value=0.0, low=0.0, high=0.0, basis="extrapolated")
 TWO_SHARE_THE_LINK = Estimate(value=2.0, low=2.0, high=2.0, basis="extrapolated")
 
 
@@ -171,8 +170,8 @@ class Calibration(Struct, frozen=True, kw_only=True):
     launch_ns: Estimate
     hook_ns_per_byte: dict[str, Estimate] = {}
     """By hook, what its casts cost a byte of gradients, there and back; for PowerSGD, all that it computes."""
-    hook_ns_per_matrix: Estimate = NOTHING
-    """What PowerSGD computes a matrix, beside its bytes."""
+    hook_ns_per_matrix: dict[str, Estimate] = {}
+    """By hook, what PowerSGD computes a matrix, beside its bytes."""
     two_in_flight: Estimate = TWO_SHARE_THE_LINK
     """The time of two collectives started together over that of one: 2 where they share the link."""
     host_tail_ns: Estimate

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.replay import Backward, Chains, Parts, Scenario, free_communication, predict, replay_backward
-from advisor.replay.powersgd import list_rounds
+from advisor.powersgd import Parts, list_rounds
+from advisor.replay import Backward, Chains, Scenario, free_communication, predict, replay_backward
 from tests.job_builders import build_config, build_job, exactly
 
 TIMES = st.lists(st.integers(0, 1000), min_size=1, max_size=12).map(sorted)
@@ -70,7 +70,9 @@ def chains(draw: st.DrawFn) -> Schedule:
         ),
     )
     per_byte, per_matrix = draw(st.floats(0, 2)), draw(st.integers(0, 100))
-    return chained, replace(scenario, hook_ns_per_byte={"powersgd": per_byte}, hook_ns_per_matrix=per_matrix)
+    return chained, replace(
+        scenario, hook_ns_per_byte={"powersgd": per_byte}, hook_ns_per_matrix={"powersgd": per_matrix}
+    )
 
 
 @given(st.one_of(schedules(), chains()))

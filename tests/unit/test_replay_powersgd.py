@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 from msgspec.structs import replace
 
-from advisor.replay import Job, Scenario, plan_backward, predict, replay_backward, split_bucket
-from advisor.replay.powersgd import AFTER, BEFORE, BETWEEN, OTHERS_WEIGHT, Parts
+from advisor.powersgd import AFTER, BEFORE, BETWEEN, OTHERS_WEIGHT, Parts, split_bucket
+from advisor.replay import Job, Scenario, plan_backward, predict, replay_backward
 from advisor.schema import DDPConfig, Estimate
 from tests.job_builders import MS, build_config, build_job, exactly
 
@@ -21,7 +21,8 @@ COST = exactly(COST_NS)
 def build_powersgd_job(cost: Estimate = COST, **changes: object) -> Job:
     """A matrix ready at 1 ms, a vector and a matrix at 2 ms; backward takes 3 ms, a byte 1 ns, latency nothing."""
     gradients = [(1, MATRIX_BYTES), (2, OTHER_BYTES), (2, MATRIX_BYTES)]
-    job = build_job(gradients, backward_ms=3, hook_ns_per_byte={"powersgd": exactly(0)}, hook_ns_per_matrix=cost)
+    costs = {"hook_ns_per_byte": {"powersgd": exactly(0)}, "hook_ns_per_matrix": {"powersgd": cost}}
+    job = build_job(gradients, backward_ms=3, **costs)
     shapes = ((ROWS, COLUMNS), (1000,), (ROWS, COLUMNS))
     return dataclasses.replace(job, profile=replace(job.profile, shapes=shapes, **changes))
 

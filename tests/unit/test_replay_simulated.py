@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from advisor.calibrate import CONCURRENCY
+from advisor.powersgd import AFTER, BEFORE, BETWEEN, OTHERS_WEIGHT
 from advisor.replay import Job, draw_scenarios, predict
-from advisor.replay.powersgd import AFTER, BEFORE, BETWEEN, OTHERS_WEIGHT
 from advisor.schema import Backend, DDPConfig, GradientReady, RankProfile, StepProfile
 from tests.job_builders import build_calibration, build_comm_model, exactly
 from tests.simulated_powersgd import Compression, play_powersgd
@@ -145,7 +145,7 @@ def tell_powersgd(scenario: Scenario, compression: Compression) -> tuple[Job, DD
     calibration = msgspec.structs.replace(
         job.calibration,
         hook_ns_per_byte={"powersgd": exactly(compression.ns_per_byte)},
-        hook_ns_per_matrix=exactly(compression.us_per_matrix * US),
+        hook_ns_per_matrix={"powersgd": exactly(compression.us_per_matrix * US)},
     )
     return replace(job, profile=profile, calibration=calibration), config, begin
 

@@ -15,7 +15,7 @@ import advisor.rules
 from advisor.replay import Job
 from advisor.rules import RULES, Rule
 from advisor.rules.guards import GUARDS, find_guard, find_torch_version
-from advisor.schema import Ladder, LadderPoint, Recommendation
+from advisor.schema import Estimate, Ladder, LadderPoint, Recommendation
 from advisor.verdict import Analysis
 from tests.advice_builders import Shown, build_advice_analysis
 from tests.job_builders import MB, MS, build_config, build_job, exactly
@@ -93,7 +93,8 @@ def build_case(name: str) -> Analysis:
         case "sixteen_bit_hook" | "accumulation":
             return build_advice_analysis(late, config)
         case "powersgd":
-            products = {"hook_ns_per_byte": {"powersgd": exactly(0.1)}, "hook_ns_per_matrix": exactly(1 * MS)}
+            per_matrix = Estimate(value=MS, low=0, high=MS, basis="extrapolated")
+            products = {"hook_ns_per_byte": {"powersgd": exactly(0.1)}, "hook_ns_per_matrix": {"powersgd": per_matrix}}
             job = build_job([(1, 20 * MB), (2, 20 * MB)], backward_ms=2, **products)
             matrices = replace(job.profile, shapes=((2000, 2500),) * 2)
             return build_advice_analysis(dataclasses.replace(job, profile=matrices), config)

@@ -20,9 +20,9 @@ workloads/comm_hooks.py (`powersgd_hook`); Vogels et al., PowerSGD (NeurIPS 2019
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from advisor.schema import POWERSGD
 
@@ -39,6 +39,9 @@ OTHERS_WEIGHT = 0.2
 """What is computed for a byte that is not compressed, over that for one that is: the error is added to it and taken
 from it, and it is copied, which is some 6 copies of the 28 that `THIN_COPIES` in calibrate.py tells.
 """
+
+
+Cost = TypeVar("Cost")
 
 
 class Parts(NamedTuple):
@@ -71,6 +74,11 @@ def find_powersgd_rank(comm_hook: str) -> int | None:
     """The rank of a hook's name: `powersgd:4` is 4; None for other hooks."""
     found = re.fullmatch(rf"{POWERSGD}:([1-9]\d*)", comm_hook)
     return int(found[1]) if found else None
+
+
+def find_cost(costs: Mapping[str, Cost], hook: str, unknown: Cost) -> Cost:
+    """The cost of a hook; of PowerSGD the one for its rank, else the one for every rank."""
+    return costs.get(hook, costs.get(hook.partition(":")[0], unknown))
 
 
 def split_bucket(gradients: Sequence[tuple[int, Sequence[int]]], rank: int) -> Parts:
