@@ -17,8 +17,8 @@ help: ## List these targets
 demo: .venv/installed ## Train on two ranks, analyse the run, advise, measure the advice, write the report
 	$(BIN)/ddp-advisor demo
 
-test: .venv/installed-dev ## Run every test
-	$(BIN)/python -m pytest
+test: .venv/installed-dev ## Run every test, two at a time
+	$(BIN)/python -m pytest -n 2
 
 check: .venv/installed-dev ## Lint, format, types, import contracts
 	$(BIN)/ruff check

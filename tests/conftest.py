@@ -1,16 +1,25 @@
-"""Fixtures that are dear, made once a session."""
+"""Fixtures that are dear, made once a session, also where workers share its tests (`pytest -n 2`)."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.gloo_pair import GlooPair
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Decides which worker gets which tests."""
+    from tests.sharing import SharedFixtures
+
+    return SharedFixtures(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -155,7 +155,7 @@ def test_other_json_is_a_stray(tmp_path: Path) -> None:
         ("rank0.json", b"42", "is not a Kineto trace in JSON"),
         ("rank0.json", b"[]", "holds no timed events"),
         ("rank0.json", b'{"traceEvents": []}', "holds no timed events"),
-        ("rank0.json.gz", gzip.compress(b'{"traceEvents": [{}]}')[:-9], "is damaged (it ends too early)"),
+        ("rank0.json.gz", gzip.compress(b'{"traceEvents": [{}]}', mtime=0)[:-9], "is damaged (it ends too early)"),
         ("rank0.json.gz", b"\x1f\x8b", "is damaged (it ends too early)"),
         ("rank0.json.gz", b"\x1f\x8b\x08\x00garbage that is no gzip", "is damaged (Error"),
     ],
