@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from advisor.best_buckets import Cost, Ends, find_best_buckets, list_caps_mb, search_buckets
 from advisor.bucketing import DEFAULT_BUCKET_CAP_MB, find_distinct_caps, round_cap_mb
 from advisor.replay import Job, Scenario, count_wire_bytes, draw_scenarios, replay_scenarios, step_ns
-from advisor.schema import DDPConfig
+from advisor.schema import POWERSGD, DDPConfig
 
 NEIGHBOURS = 5
 """Caps of the other buckets that are tried behind every first bucket."""
@@ -67,7 +67,8 @@ def find_best_list(job: Job, config: DDPConfig) -> DDPConfig | None:
     def of_list(ends: Ends) -> DDPConfig:
         return replace(config, bucket_cap_mb=None, bucket_cap_mb_list=list_caps_mb(sizes, ends))
 
-    if job.calibration.concurrency == 1 and _nothing_disturbs(central):
+    is_chained = config.comm_hook.startswith(POWERSGD)
+    if job.calibration.concurrency == 1 and _nothing_disturbs(central) and not is_chained:
         return of_list(find_best_buckets(ready, sizes, _find_cost(central, on_wire)).ends)
     costs = [
         _find_cost(dataclasses.replace(central, alpha_ns=factor * central.alpha_ns), on_wire)

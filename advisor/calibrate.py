@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from advisor.comm_model import CommFit, estimate_compute_slowdown, measure_overlap
 from advisor.interference import measure_interference
-from advisor.intervals import total
+from advisor.intervals import intersection, total
 from advisor.observation import RankObservation
+from advisor.powersgd import split_bucket
 from advisor.schedule import StepSchedule
 from advisor.schema import (
     POWERSGD,
@@ -25,7 +26,7 @@ from advisor.schema import (
     StepProfile,
 )
 from advisor.statistics import median_estimate
-from advisor.step_profile import build_step_profile
+from advisor.step_profile import build_step_profile, find_compression
 
 CONCURRENCY: dict[Backend, int] = {"gloo": 2, "nccl": 1, "unknown": 1}
 """Collectives in flight per process group: gloo runs two worker threads, NCCL one stream."""
@@ -54,6 +55,7 @@ GPU_COMPRESSION = Estimate(value=0.011, low=0.0, high=0.073, basis="extrapolated
 """ns a byte of gradients: 44 bytes of traffic an element at 1 TB/s, and at 150 GB/s."""
 GPU_MATRIX = Estimate(value=100e3, low=0.0, high=1e6, basis="extrapolated")
 """ns a matrix: torch's hook launches 19 kernels for one of rank 2, of usually 5 µs and at most 50 µs each."""
+NOTHING = Estimate(value=0.0, low=0.0, high=0.0, basis="measured")
 SHARED = 2.0
 """The time of two collectives at once over that of one, on a link that they share evenly."""
 
@@ -88,6 +90,7 @@ def calibrate(
     interference = measure_interference(observations)
     compute_slowdown = _find_compute_slowdown(interference, ladders, assumed)
     copy_out = _find_copy_out(schedules, device, assumed)
+    measured = _measure_compression(observations, schedules, compute_slowdown.value)
     calibration = Calibration(
         concurrency=CONCURRENCY[backend],
         compute_slowdown=compute_slowdown,
@@ -96,8 +99,8 @@ def calibrate(
         copy_in_ns_per_byte=_find_copy_in(schedules, device),
         copy_out_ns_per_byte=copy_out,
         launch_ns=_find_launch(schedules, device, assumed),
-        hook_ns_per_byte=_find_casts(copy_out, device, assumed) | _find_compression(copy_out, device),
-        hook_ns_per_matrix={POWERSGD: CPU_MATRIX if device == "cpu" else GPU_MATRIX},
+        hook_ns_per_byte=_find_casts(copy_out, device, assumed) | _find_compression(copy_out, device) | measured,
+        hook_ns_per_matrix={POWERSGD: CPU_MATRIX if device == "cpu" else GPU_MATRIX} | dict.fromkeys(measured, NOTHING),
         host_tail_ns=median_estimate([s.exchange.host_tail_ns for s in schedules]) if schedules else _assume(0.0),
         baseline_residual_fraction=_assume(0.0),
         assumed=tuple(assumed),
@@ -155,9 +158,16 @@ def _find_copy_out(schedules: Sequence[StepSchedule], device: DeviceType, assume
     if device != "cpu":
         assumed.append("copies out of the buckets are part of what follows backward, whatever the buckets")
         return _assume(0.0)
-    sent = [(s.exchange.copy_back_ns, sum(max(b.num_bytes, 0) for b in s.buckets)) for s in schedules]
+    sent = [(s.exchange.copy_back_ns, _count_held_bytes(s)) for s in schedules]
     rates = [copy_ns / num_bytes for copy_ns, num_bytes in sent if num_bytes]
     return median_estimate(rates) if rates else _assume(0.0)
+
+
+def _count_held_bytes(schedule: StepSchedule) -> int:
+    """Bytes of gradients in the buckets, compressed or not."""
+    if schedule.exchange.hook is not None:
+        return sum(gradient.num_bytes for gradient in schedule.exchange.gradients)
+    return sum(max(bucket.num_bytes, 0) for bucket in schedule.buckets)
 
 
 def _find_launch(schedules: Sequence[StepSchedule], device: DeviceType, assumed: list[str]) -> Estimate:
@@ -199,6 +209,27 @@ def _find_compression(copy_out: Estimate, device: DeviceType) -> dict[str, Estim
         hook: _assume(usual * copy, low=0.0, high=most * copy)
         for hook, (usual, most) in ((POWERSGD, THIN_COPIES), (f"{POWERSGD}:1", VECTOR_COPIES))
     }
+
+
+def _measure_compression(
+    observations: Sequence[RankObservation], schedules: Sequence[StepSchedule], slowdown: float
+) -> dict[str, Estimate]:
+    """What the profiled PowerSGD computed for a byte of matrices, its matrices' own costs included; clean.
+
+    Per step the rank counts that computed longest, since the others wait for it, and then the median over the steps.
+    """
+    communication_of = {observation.rank: observation.communication for observation in observations}
+    rates: dict[str, dict[int, float]] = {}
+    for schedule in schedules:
+        exchange = schedule.exchange
+        rank = find_compression(exchange)
+        if rank is not None and exchange.hook is not None:
+            parts = split_bucket([(g.num_bytes, exchange.shapes[g.index]) for g in exchange.gradients], rank)
+            beside = total(intersection(exchange.hook.computing, communication_of[schedule.rank]))
+            clean = total(exchange.hook.computing) - beside * (1 - 1 / slowdown)
+            of_step = rates.setdefault(f"{POWERSGD}:{rank}", {})
+            of_step[schedule.step] = max(of_step.get(schedule.step, 0.0), clean / parts.computed_bytes)
+    return {hook: median_estimate(list(of_step.values())) for hook, of_step in rates.items()}
 
 
 def _limit(ratio: Estimate, least: float, most: float = float("inf")) -> Estimate:

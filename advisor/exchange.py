@@ -2,7 +2,8 @@
 
 *Exposed* is communication with no compute beside it. *Blocking* is what lengthens the step:
 
-- CPU: the backward thread waits, after its last gradient, for a bucket that is not yet reduced.
+- CPU: the backward thread waits, after its last gradient, for a bucket that is not yet reduced; or inside a hook that
+  multiplies matrices, for an all-reduce.
 - GPU: from B, the later of (last backward kernel's end, host's launch of the first kernel after backward), to E, the
   earlier of (last bucket's end, that kernel's start); max(0, E - B).
 """
@@ -19,7 +20,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from advisor.collectives import Collective, count_bytes
-from advisor.intervals import Intervals, build_intervals, difference, measure_coverage, total
+from advisor.compression import HookWork, find_hook_work
+from advisor.intervals import Intervals, build_intervals, difference, measure_coverage, total, union
 from advisor.readers.names import (
     ACCUMULATE_GRAD,
     ACCUMULATE_GRAD_OP,
@@ -73,6 +75,8 @@ class StepExchange:
     """Host time from each gradient's accumulation to its being ready: hooks, and the copy into its bucket."""
     shapes: tuple[tuple[int, ...], ...] = ()
     """Of the gradients; empty where one of them is unknown."""
+    hook: HookWork | None = None
+    """Of a hook that multiplies matrices."""
 
     @property
     def blocking_ns(self) -> int:
@@ -129,12 +133,15 @@ def _find_exchange(timeline: RankTimeline, step: StepTimeline, collectives: list
     else:
         blocking = _find_host_blocking(timeline, backward, finish, last)
     found = _find_gradients(timeline, backward)
+    if found.hook is not None:
+        blocking = union(blocking, found.hook.waiting)
     copies_back = _find_copies_back(timeline, finish)
     return StepExchange(
         step=step,
         buckets=tuple(_describe_bucket(timeline, collective, found.ready_host) for collective in last),
         gradients=found.gradients,
         shapes=found.shapes,
+        hook=found.hook,
         backward=backward,
         blocking=blocking,
         num_backwards=len(backwards),
@@ -165,6 +172,7 @@ def _describe_bucket(timeline: RankTimeline, collective: Collective, ready_host:
 class _Gradients(NamedTuple):
     """The gradients of one backward in ready order, when their nodes were ready on the host, the time of copying in."""
 
+    hook: HookWork | None
     gradients: tuple[GradientReady, ...]
     shapes: tuple[tuple[int, ...], ...]
     ready_host: npt.NDArray[np.int64]
@@ -185,9 +193,12 @@ def _find_gradients(timeline: RankTimeline, backward: PhaseSpan) -> _Gradients:
     first_launch = np.searchsorted(launches, node_starts)
     padded = np.append(launches, np.iinfo(np.int64).max)
     ready_host = np.minimum(padded[first_launch], node_ends)
+    hook = find_hook_work(timeline, window)
+    if hook is not None:
+        ready_host[np.searchsorted(node_ends, hook.spans[:, 1])] = hook.spans[:, 0]
     inside = np.searchsorted(operators["start_ns"].to_numpy(), node_starts)
     if len(operators) != len(nodes) or not np.array_equal(inside, np.arange(len(nodes))):
-        return _Gradients((), (), ready_host, 0)
+        return _Gradients(hook, (), (), ready_host, 0)
     on_gpu = timeline.trace.device_type == "cuda"
     zero_host, zero = backward.host_start_ns, backward.start_ns
     ready_device = [find_device_done(timeline, int(ready)) if on_gpu else int(ready) for ready in ready_host]
@@ -207,7 +218,7 @@ def _find_gradients(timeline: RankTimeline, backward: PhaseSpan) -> _Gradients:
     shapes = [find_shape(str(dims)) for dims in operators["input_dims"]]
     known = tuple(shape for shape in shapes if shape is not None)
     copy_in_ns = int((ready_host - operators["end_ns"].to_numpy()).clip(0).sum())
-    return _Gradients(gradients, known if len(known) == len(shapes) else (), ready_host, copy_in_ns)
+    return _Gradients(hook, gradients, known if len(known) == len(shapes) else (), ready_host, copy_in_ns)
 
 
 def find_device_done(timeline: RankTimeline, host_ns: int) -> int:

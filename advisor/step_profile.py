@@ -5,9 +5,10 @@ communication runs, a span of observed length d, of which l went into launching 
 
     clean = d - l - (o - o ∩ l) · (1 - 1 / s)
 
-Times are made clean per step and rank. A collective starts when its last rank arrives, so for every gradient the last
-rank is taken per step, and the median over the steps after that: medians taken first would hide that ranks take turns
-in being late, and medians of gaps would drift.
+A hook that multiplies matrices counts as launching, since replay adds what it computes. Times are made clean per step
+and rank. A collective starts when its last rank arrives, so for every gradient the last rank is taken per step, and the
+median over the steps after that: medians taken first would hide that ranks take turns in being late, and medians of
+gaps would drift.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
 from advisor.exchange import StepExchange
-from advisor.intervals import difference, measure_coverage
+from advisor.intervals import difference, measure_coverage, total, union
 from advisor.observation import RankObservation
+from advisor.powersgd import split_bucket
 from advisor.schedule import StepSchedule
 from advisor.schema import GradientReady, RankProfile, StepProfile
 from advisor.timeline import StepTimeline
@@ -30,6 +34,8 @@ SLOWEST = -1
 """The rank number of the merged profile."""
 ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float64": 8}
 """Bytes of a gradient element; 4 for every dtype that is not listed."""
+MOST_RANK = 128
+"""Of PowerSGD: a larger one is not looked for."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -65,7 +71,7 @@ def build_step_profile(
     """
     if not schedules or any(bucket.num_bytes < 0 for schedule in schedules for bucket in schedule.buckets):
         return None
-    sizes_known = all(gradients_fill_buckets(schedule.exchange) for schedule in schedules)
+    sizes_known = all(knows_gradients(schedule.exchange) for schedule in schedules)
     observation_of = {observation.rank: observation for observation in observations}
     units_of = {(s.rank, s.step): s.exchange.gradients if sizes_known else _buckets_as_gradients(s) for s in schedules}
     count = Counter(len(units) for units in units_of.values()).most_common(1)[0][0]
@@ -88,6 +94,27 @@ def build_step_profile(
         slowest=_merge(_group_by_step(clean, len(ranks)), units, num_micro_steps, SLOWEST),
         shapes=shapes,
     )
+
+
+def knows_gradients(exchange: StepExchange) -> bool:
+    """Whether the gradients seen are all that is exchanged, as they are or compressed."""
+    return gradients_fill_buckets(exchange) or find_compression(exchange) is not None
+
+
+def find_compression(exchange: StepExchange) -> int | None:
+    """PowerSGD's rank, with which the gradients seen give just as many elements as were sent; None for none."""
+    sent = sum(bucket.collective.num_elements for bucket in exchange.buckets)
+    return _find_rank(exchange.shapes, sent) if exchange.hook and exchange.shapes else None
+
+
+@lru_cache(maxsize=8)
+def _find_rank(shapes: tuple[tuple[int, ...], ...], sent: int) -> int | None:
+    elements = [(prod(shape), shape) for shape in shapes]
+    for rank in range(1, MOST_RANK + 1):
+        parts = split_bucket(elements, rank)
+        if parts.p_bytes + parts.q_bytes + parts.other_bytes == sent:
+            return rank
+    return None
 
 
 def gradients_fill_buckets(exchange: StepExchange) -> bool:
@@ -117,6 +144,8 @@ def _clean_step(
     observed = np.array([*(g.ready_device_ns for g in units), backward.end_ns - backward.start_ns], dtype=np.int64)
     on_cpu = observation.device_type == "cpu"
     launches = exchange.launch_spans if on_cpu else exchange.launch_spans[:0]
+    if exchange.hook is not None:
+        launches = union(launches, exchange.hook.spans)
     launching = measure_coverage(launches)
     disturbing = difference(observation.communication, launches) if on_cpu else observation.overlap
     communicating = measure_coverage(disturbing)
@@ -124,9 +153,10 @@ def _clean_step(
     launched = launching(observed + zero) - launching([zero])
     beside = communicating(observed + zero) - communicating([zero])
     clean = observed - launched - beside * (1 - 1 / slowdown)
-    finish = (
-        exchange.blocking_ns + exchange.copy_back_ns if on_cpu else max(exchange.blocking_ns, exchange.host_tail_ns)
-    )
+    finish = max(exchange.blocking_ns, exchange.host_tail_ns)
+    if on_cpu:
+        within = total(exchange.hook.waiting) if exchange.hook else 0
+        finish = exchange.blocking_ns - within + exchange.copy_back_ns
     return _CleanStep(
         rank=schedule.rank,
         step=step,

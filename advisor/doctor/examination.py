@@ -12,7 +12,7 @@ from advisor.readers.names import GPU_OPERATOR, NCCL_SPAN, OPERATOR, OPTIMIZER_S
 from advisor.readers.ranks import find_process, guess_rank
 from advisor.readers.run_files import RankFiles
 from advisor.schema import RunManifest
-from advisor.step_profile import gradients_fill_buckets
+from advisor.step_profile import knows_gradients
 from advisor.tables import Recording, Trace, match_names
 
 
@@ -117,7 +117,7 @@ def examine_rank(trace: Trace, files: RankFiles) -> RankExamination:
         or any(NCCL_SPAN.match(name) or GPU_OPERATOR.match(name) for name in names),
         is_damaged=bool(trace.damaged_ns),
         damaged_steps=tuple(find_damaged_steps(events, trace.damaged_ns)),
-        gradients_known=all(map(gradients_fill_buckets, observation.exchanges)),
+        gradients_known=all(map(knows_gradients, observation.exchanges)),
     )
 
 

@@ -85,6 +85,8 @@ DATA_LOADING = re.compile(r"^enumerate\(DataLoader\)")
 AUTOGRAD_NODE = "autograd::engine::evaluate_function: "
 ACCUMULATE_GRAD = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
 ACCUMULATE_GRAD_OP = "torch::autograd::AccumulateGrad"
+COPY_IN = "torch::distributed::reducer::copy_"
+MATRIX_PRODUCT = re.compile(r"^aten::b?mm$")
 COPY_BACK = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
 GPU_OPERATOR = re.compile(r"^aten::_?(?:cudnn|miopen)_(?!is_acceptable)")
 """Operators that only a GPU runs."""

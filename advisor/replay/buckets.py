@@ -151,9 +151,16 @@ def holds_backward(config: DDPConfig) -> bool:
     return config.backend != "gloo"
 
 
+def hides_gradients(job: Job) -> bool:
+    """Whether PowerSGD was profiled, and nobody tells what the all-reduces that were seen are made of."""
+    return job.today is not None and find_powersgd_rank(job.today.comm_hook) is not None and not job.profile.shapes
+
+
 def find_gap(job: Job, config: DDPConfig) -> str | None:
     """What is missing to predict a setting, as a sentence; None for nothing: today's own hook is in the profile."""
     hook = config.comm_hook
+    if hides_gradients(job) and config != job.today:
+        return "The hook that was profiled hides the gradients' sizes: profile without it, then ask what would change."
     if hook in KNOWN_HOOKS or (job.today is not None and hook == job.today.comm_hook):
         return None
     if find_powersgd_rank(hook) is None:

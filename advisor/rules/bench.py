@@ -23,6 +23,7 @@ from advisor.replay import (
     bucket_gradients,
     draw_scenarios,
     free_communication,
+    hides_gradients,
     predict,
     replay_scenarios,
     step_ns,
@@ -94,8 +95,8 @@ class Bench:
         return float(self.today.steps_ns[0]) - self.ceiling_ns
 
     def with_gradients(self, gradients: Sequence[GradientReady]) -> Bench:
-        """A bench for the same job with other gradients."""
-        profile = self.job.profile
+        """A bench for the same job with other gradients, whose shapes nobody knows."""
+        profile = replace(self.job.profile, shapes=())
         slowest = replace(profile.slowest, gradients=tuple(gradients))
         return dataclasses.replace(self, job=dataclasses.replace(self.job, profile=replace(profile, slowest=slowest)))
 
@@ -108,11 +109,14 @@ class Bench:
 def open_bench(analysis: Analysis) -> Bench | None:
     """A bench for settings of DDP.
 
-    None where nothing can be replayed, one rank is alone, or a rank's trace is missing: what looks like transfer may
-    then be waiting, which no setting shortens. All rules share the bench of an analysis, and what was tried on it.
+    None where nothing can be replayed, a hook hides the gradients, one rank is alone, or a rank's trace is missing:
+    what looks like transfer may then be waiting, which no setting shortens. All rules share the bench of an analysis,
+    and what was tried on it.
     """
     job, config, baseline = analysis.job, analysis.config, analysis.baseline
     if job is None or config is None or baseline is None or config.world_size < 2 or not job.model.complete:
+        return None
+    if hides_gradients(job):
         return None
     return build_bench(
         job,
