@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -89,3 +89,16 @@ def measure_coverage(intervals: Intervals) -> Callable[[npt.ArrayLike], npt.NDAr
         return np.interp(since, times, values) if len(times) else np.zeros_like(since)
 
     return covered
+
+
+def measure_exclusive_times(spans: Sequence[tuple[int, int]]) -> list[float]:
+    """For each span the integral of 1 / (number of spans under way) from its start to its end, at least 1.
+
+    Example: [0, 10) beside [6, 14): 6 alone and 4 shared by two, 6 + 4 / 2 = 8; and the other one 4 / 2 + 4 = 6.
+    """
+    starts, ends = np.array(spans, dtype=np.int64).reshape(-1, 2).T
+    cuts = np.unique([starts, ends])
+    begun, over = (np.searchsorted(np.sort(times), cuts[:-1], side="right") for times in (starts, ends))
+    shared = np.concatenate([[0.0], np.cumsum(np.diff(cuts) / np.maximum(begun - over, 1))])
+    own = shared[np.searchsorted(cuts, ends)] - shared[np.searchsorted(cuts, starts)]
+    return [float(time_ns) for time_ns in np.maximum(own, 1.0)]

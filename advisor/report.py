@@ -11,7 +11,7 @@ import msgspec
 
 from advisor.alarms import ALARMS
 from advisor.bucketing import DEFAULT_BUCKET_CAP_MB
-from advisor.calibrate import CONCURRENCY, Calibrated, calibrate
+from advisor.calibrate import Calibrated, calibrate
 from advisor.collectives import match_collectives
 from advisor.comm_model import CommFit, collect_transfers, fit_sources
 from advisor.contents import describe_contents
@@ -42,7 +42,7 @@ def build_report(run: RunObservation) -> Report:
     collectives = [rank.collectives for rank in run.ranks]
     matched = match_collectives(collectives, run.world_size)
     schedules = build_schedules(run.ranks, matched)
-    transfers = collect_transfers(matched, run.ranks, concurrency=CONCURRENCY[run.backend])
+    transfers = collect_transfers(matched, run.ranks)
     fits, notes = fit_sources(transfers, run.ladders, run.world_size, run.backend)
     fit = _choose_fit(fits, schedules)
     calibrated = calibrate(run.ranks, schedules, fit, run.backend, run.ladders)

@@ -1,22 +1,23 @@
 """Who waits for whom: per rank and step, and the rank that the others wait for.
 
-In a collective every rank waits from its own arrival to the last one. What the last rank alone is to blame for is the
-time from the last arrival of the others to its own. Waiting beside computation costs nothing, unless the link is busy
-from then on until computation has run out: then it costs what sticks out. Collectives in flight together show the same
-lateness again and again, so of them the largest count is taken. The first collective that a profiler saw tells about
-the profiler's start and is set aside.
+In a collective every rank waits from its own arrival to the last one. What the last rank alone costs is found by
+replaying the link: had it come with the others, how much earlier would the exchange have ended? Whoever came just when
+an earlier collective ended had waited for the link, and would have come as soon as it was ready. A rank loses no more
+than what sticks out beyond its computation, and nothing is lost to what the clocks cannot tell apart. The first
+collective that a profiler saw tells about the profiler's start and is set aside.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
 
-from advisor.collectives import MatchedCollective
-from advisor.intervals import EMPTY, Intervals, build_intervals, clip, difference, total, union
+from advisor.collectives import Collective, MatchedCollective, measure_residuals
+from advisor.intervals import EMPTY, Intervals, build_intervals, clip, difference, measure_exclusive_times, total
 from advisor.observation import RankObservation
 from advisor.schema import Phase, Straggler
 from advisor.statistics import median_estimate
@@ -67,6 +68,8 @@ class Waiting:
 def find_waiting(observations: Sequence[RankObservation], matched: Sequence[MatchedCollective]) -> Waiting:
     """Finds every wait in the complete collectives of the steps."""
     overlap_of = {observation.rank: observation.overlap for observation in observations}
+    ready_of = _find_ready(observations)
+    residuals = measure_residuals(matched)
     steps: dict[int, list[MatchedCollective]] = defaultdict(list)
     for match in matched:
         step = match.members[0].step
@@ -78,8 +81,8 @@ def find_waiting(observations: Sequence[RankObservation], matched: Sequence[Matc
         for match in matches:
             for member in match.members:
                 waits[member.rank, step].append((member.start_ns, match.arrival_on_clock_of(member)))
-        for in_flight in _split(matches, lambda match: min(match.arrivals_ns), 0):
-            for (culprit, victim), cost_ns in _measure_costs(in_flight, overlap_of).items():
+        for run in _split(matches):
+            for (culprit, victim), cost_ns in _measure_costs(run, overlap_of, ready_of, residuals).items():
                 costs_ns[culprit, step][victim] += cost_ns
     return Waiting(
         {key: build_intervals(*zip(*spans, strict=True)) for key, spans in waits.items()},
@@ -87,40 +90,66 @@ def find_waiting(observations: Sequence[RankObservation], matched: Sequence[Matc
     )
 
 
-def _measure_costs(
-    in_flight: Sequence[MatchedCollective], overlap_of: Mapping[int, Intervals]
-) -> dict[tuple[int, int], int]:
-    """What each late rank alone cost each other one, in ns, in collectives that show the same lateness."""
-    exposed: dict[tuple[int, int], list[Intervals]] = defaultdict(list)
-    hidden_ns: dict[tuple[int, int], int] = defaultdict(int)
-    for run in _split(in_flight, lambda match: match.last_arrival_ns, LINK_PAUSE_NS):
-        sticks_out_ns = _measure_what_sticks_out(run, overlap_of)
-        for match in run:
-            *_, second, last = sorted(match.arrivals_ns)
-            culprit = match.members[match.arrivals_ns.index(last)].rank
-            for member, offset in zip(match.members, match.offsets_ns, strict=True):
-                if member.rank == culprit:
-                    continue
-                wait = build_intervals([second + offset], [match.arrival_on_clock_of(member)])
-                exposed[culprit, member.rank].append(difference(wait, overlap_of[member.rank]))
-                if match is run[0]:
-                    cost_ns = min(total(wait), sticks_out_ns[member.rank])
-                    hidden_ns[culprit, member.rank] = max(cost_ns, hidden_ns[culprit, member.rank])
-    return {key: max(total(union(*parts)), hidden_ns[key]) for key, parts in exposed.items()}
+def _find_ready(observations: Sequence[RankObservation]) -> dict[Collective, int]:
+    """When each bucket could have come, had the link been free; on its own clock."""
+    return {
+        bucket.collective: min(bucket.collective.start_ns, max(bucket.collective.launch_ns, bucket.ready_device_ns))
+        for observation in observations
+        for exchange in observation.exchanges
+        for bucket in exchange.buckets
+        if bucket.ready_device_ns is not None
+    }
 
 
-def _split(
-    matches: Sequence[MatchedCollective], start_ns: Callable[[MatchedCollective], int], pause_ns: int
-) -> list[list[MatchedCollective]]:
-    """Groups collectives whose spans, from `start_ns` to the end of the transfer, lie no further apart than a pause."""
+def _split(matches: Sequence[MatchedCollective]) -> list[list[MatchedCollective]]:
+    """Groups collectives, in the order of their last arrivals, between which the link pauses and nobody waits."""
     groups: list[list[MatchedCollective]] = []
     reached = 0
-    for match in sorted(matches, key=start_ns):
-        if not groups or start_ns(match) > reached + pause_ns:
+    for match in sorted(matches, key=lambda match: min(match.arrivals_ns)):
+        if not groups or min(match.arrivals_ns) > reached + LINK_PAUSE_NS:
             groups.append([])
         groups[-1].append(match)
         reached = max(reached, match.last_arrival_ns + match.transfer_ns)
-    return groups
+    return [sorted(group, key=lambda match: match.last_arrival_ns) for group in groups]
+
+
+def _measure_costs(
+    run: Sequence[MatchedCollective],
+    overlap_of: Mapping[int, Intervals],
+    ready_of: Mapping[Collective, int],
+    residuals: Mapping[int, int],
+) -> dict[tuple[int, int], int]:
+    """What each rank that came last alone cost each other one, in ns."""
+    sticks_out_ns = _measure_what_sticks_out(run, overlap_of)
+    costs_ns: dict[tuple[int, int], int] = {}
+    for culprit in {match.members[match.arrivals_ns.index(match.last_arrival_ns)].rank for match in run}:
+        delay_ns = _measure_delay(run, culprit, ready_of)
+        for victim in sticks_out_ns.keys() - {culprit}:
+            told_apart = delay_ns > max(residuals.get(culprit, 0), residuals.get(victim, 0))
+            costs_ns[culprit, victim] = min(delay_ns, sticks_out_ns[victim]) if told_apart else 0
+    return costs_ns
+
+
+def _measure_delay(run: Sequence[MatchedCollective], culprit: int, ready_of: Mapping[Collective, int]) -> int:
+    """By how much a run of collectives ended later than it would have, had one rank never come after the others, in ns.
+
+    Example: the others come at 0 and 2, the culprit at 3 and at 5, and each transfer takes 2. Without it they end at 2
+    and 4, with it at 5 and 7: 3 later, although it was late twice.
+    """
+    transfers = [(match.last_arrival_ns, match.last_arrival_ns + match.transfer_ns) for match in run]
+    over: list[int] = []
+    free = 0
+    for match, (_, end), work_ns in zip(run, transfers, measure_exclusive_times(transfers), strict=True):
+        others = [member for member in match.members if member.rank != culprit]
+        came = max(member.start_ns - match.offset_of[member.rank] for member in others)
+        queued = bisect_left(over, came - LINK_PAUSE_NS) < bisect_right(over, came + LINK_PAUSE_NS)
+        if queued:
+            pause = max(0, came - over[-1])
+            ready = max(ready_of.get(member, member.start_ns) - match.offset_of[member.rank] for member in others)
+            came = max(ready, free + pause)
+        free = max(came, free) + round(work_ns)
+        insort(over, end)
+    return max(0, over[-1] - free)
 
 
 def _measure_what_sticks_out(run: Sequence[MatchedCollective], overlap_of: Mapping[int, Intervals]) -> dict[int, int]:
@@ -136,14 +165,15 @@ def _measure_what_sticks_out(run: Sequence[MatchedCollective], overlap_of: Mappi
 
 
 def find_straggler(observations: Sequence[RankObservation], waiting: Waiting) -> Straggler | None:
-    """The rank that most steps wait for; None where nobody waits for a single rank."""
+    """The rank that costs most in a typical step, or else in all; None where nobody waits for a single rank."""
     steps = sorted({step for _, step in waiting.waits})
     ranks = sorted({rank for rank, _ in waiting.waits})
     blame_ns = {rank: [waiting.blame_ns.get((rank, step), 0) for step in steps] for rank in ranks}
     if not any(map(any, blame_ns.values())):
         return None
-    culprits = [ranks[of_ranks.index(max(of_ranks))] for of_ranks in zip(*blame_ns.values(), strict=True)]
-    rank = max(ranks, key=lambda rank: (culprits.count(rank), sum(blame_ns[rank])))
+    rank = max(ranks, key=lambda rank: (median(blame_ns[rank]), sum(blame_ns[rank])))
+    worst_ns = [max(of_ranks) for of_ranks in zip(*blame_ns.values(), strict=True)]
+    num_last = sum(own_ns == most_ns > 0 for own_ns, most_ns in zip(blame_ns[rank], worst_ns, strict=True))
     delay = median_estimate(blame_ns[rank])
     steps_of = {observation.rank: {step.number: step for step in observation.steps} for observation in observations}
     lengths = [steps_of[rank][step].end_ns - steps_of[rank][step].start_ns for step in steps if step in steps_of[rank]]
@@ -156,7 +186,7 @@ def find_straggler(observations: Sequence[RankObservation], waiting: Waiting) ->
     return Straggler(
         rank=rank,
         num_steps=len(steps),
-        last_fraction=culprits.count(rank) / len(steps),
+        last_fraction=num_last / len(steps),
         delay_ns=delay,
         step_fraction=delay.value / max(1.0, median(lengths)) if lengths else 0.0,
         phase=phase if excess >= PHASE_EXPLAINS * delay.value else None,

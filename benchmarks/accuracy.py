@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
-from advisor.calibrate import CONCURRENCY
 from advisor.collectives import MatchedCollective, match_collectives
 from advisor.comm_model import collect_transfers, fit_comm_models
 from advisor.observation import RankObservation, observe_rank
@@ -29,18 +26,23 @@ BACKENDS: tuple[Literal["nccl", "gloo"], ...] = ("nccl", "gloo")
 
 @dataclass(frozen=True)
 class Errors:
-    """One simulated run."""
+    """One simulated run with a late rank."""
 
     straggler_found: bool
     phase_found: bool
     blocking: float
     """Sum of what each bucket's blocking is off, over the sum of what blocks."""
+    cost: float
+    """How far off it is what the late rank costs, beside the same run in which it is not late; relative."""
 
 
 def measure_errors(scenario: Scenario) -> Errors:
     """Simulates a scenario, analyses its traces and compares the two."""
     observations, matched, truth = _analyse(scenario)
-    straggler = find_straggler(observations, find_waiting(observations, matched))
+    waiting = find_waiting(observations, matched)
+    straggler = find_straggler(observations, waiting)
+    cost_ns = truth.end_ns - simulate(replace(scenario, late_ms=0.0)).end_ns
+    blame_ns = sum(waiting.list_blame_ns(scenario.late_rank or 0))
     seen = {
         (b.rank, b.step, b.bucket): b.blocking_ns for s in build_schedules(observations, matched) for b in s.buckets
     }
@@ -50,33 +52,32 @@ def measure_errors(scenario: Scenario) -> Errors:
         straggler_found=straggler is not None and straggler.rank == scenario.late_rank,
         phase_found=straggler is not None and straggler.phase == scenario.late_phase,
         blocking=sum(abs(seen[key] - true[key]) for key in true) / max(1.0, sum(true.values())),
+        cost=blame_ns / max(1.0, cost_ns) - 1,
     )
 
 
 @dataclass(frozen=True)
 class FitErrors:
-    """Relative errors of one fit to a link that is a single line."""
+    """Relative errors of one fit to a link that is known."""
 
     alpha: float
     beta: float
-    has_kink: bool
-    """Whether the fit sees a kink, which is not there."""
+    kinks_found: bool
+    """Whether the fit has as many kinks as the link, each within a factor of two, one step of the ladder."""
 
 
 def measure_fit(scenario: Scenario) -> FitErrors:
-    """Fits a simulated link of one segment; judged is the line that holds most of the samples."""
+    """Fits a simulated link; judged are the latency, the slope of large messages, and the kinks."""
     observations, matched, _ = _analyse(scenario)
-    transfers = collect_transfers(matched, observations, concurrency=CONCURRENCY[scenario.backend])
-    (fit,) = fit_comm_models(transfers, scenario.num_ranks, scenario.backend)
-    ((_, alpha_us, beta),) = scenario.segments
-    segments = fit.model.segments
-    starts = [segment.from_bytes for segment in segments]
-    places = Counter(bisect_right(starts, sample.num_bytes) - 1 for sample in fit.model.samples)
-    segment = segments[places.most_common(1)[0][0]]
+    (fit,) = fit_comm_models(collect_transfers(matched, observations), scenario.num_ranks, scenario.backend)
+    alpha_us, beta = scenario.segments[0][1], scenario.segments[-1][2]
+    kinks = [start for start, _, _ in scenario.segments[1:]]
+    found = [segment.from_bytes for segment in fit.model.segments[1:]]
     return FitErrors(
-        alpha=segment.alpha_ns.value / (1000 * alpha_us) - 1,
-        beta=segment.beta_ns_per_byte.value / beta - 1,
-        has_kink=len(segments) > 1,
+        alpha=fit.model.segments[0].alpha_ns.value / (1000 * alpha_us) - 1,
+        beta=fit.model.segments[-1].beta_ns_per_byte.value / beta - 1,
+        kinks_found=len(found) == len(kinks)
+        and all(kink / 2 <= ours <= 2 * kink for kink, ours in zip(kinks, found, strict=True)),
     )
 
 
@@ -94,13 +95,18 @@ def run() -> None:
     for backend in BACKENDS:
         errors = [measure_errors(draw_scenario(seed, backend)) for seed in range(NUM_RUNS)]
         fits = [measure_fit(draw_ladder(seed, backend)) for seed in range(NUM_RUNS)]
+        bent = [measure_fit(draw_ladder(seed, backend, has_kink=True)) for seed in range(NUM_RUNS)]
         measurements += [
             _count(f"{backend}: runs in which the straggler is named", [e.straggler_found for e in errors]),
             _count(f"{backend}: runs in which its phase is named", [e.phase_found for e in errors]),
             _summarize(f"{backend}: error of the buckets' blocking", [e.blocking for e in errors]),
+            _summarize(f"{backend}: error of what the late rank costs", [abs(e.cost) for e in errors]),
             _summarize(f"{backend}: error of alpha", [abs(fit.alpha) for fit in fits]),
             _summarize(f"{backend}: error of beta", [abs(fit.beta) for fit in fits]),
-            _count(f"{backend}: fits without a kink that is not there", [not fit.has_kink for fit in fits]),
+            _count(f"{backend}: fits without a kink that is not there", [fit.kinks_found for fit in fits]),
+            _summarize(f"{backend}: error of alpha below a kink", [abs(fit.alpha) for fit in bent]),
+            _summarize(f"{backend}: error of beta above a kink", [abs(fit.beta) for fit in bent]),
+            _count(f"{backend}: fits in which a kink is found within one step", [fit.kinks_found for fit in bent]),
         ]
     write_result("accuracy", load_before, ("ddp-advisor", "numpy", "pandas", "scipy"), measurements)
 

@@ -44,6 +44,8 @@ class Simulation:
 
     traces: list[bytes]
     buckets: list[TrueBucket] = field(default_factory=list)
+    end_ns: float = 0.0
+    """When the last rank was done."""
 
 
 def simulate(scenario: Scenario) -> Simulation:
@@ -57,6 +59,7 @@ def simulate(scenario: Scenario) -> Simulation:
             simulation.buckets += _charge(rank, number, plan.ready, step.exchange, step.waits[rank])
             spans = (step.exchange.starts[rank], step.exchange.workers[rank], step.exchange.ends)
             writer.write_step(number, plan, spans, step.ends[rank])
+        simulation.end_ns = max(step.ends)
     simulation.traces = [writer.to_json() for writer in writers]
     return simulation
 
@@ -89,21 +92,30 @@ def draw_scenario(seed: int, backend: Literal["nccl", "gloo"]) -> Scenario:
     )
 
 
-def draw_ladder(seed: int, backend: Literal["nccl", "gloo"]) -> Scenario:
-    """A scenario whose buckets span 4 KiB to 16 MiB, most of them reduced after backward; no rank is late."""
+def draw_ladder(seed: int, backend: Literal["nccl", "gloo"], *, has_kink: bool = False) -> Scenario:
+    """A scenario whose buckets span 4 KiB to 16 MiB, most of them reduced after backward; no rank is late.
+
+    With a kink the link's slope changes by a factor of 2 to 4, at one of the middle sizes.
+    """
     draw = random.Random(seed)
     num_buckets = 12
     sizes = [round(2 ** (12 + 12 * (n + draw.random()) / num_buckets) / 4) for n in range(num_buckets)]
     draw.shuffle(sizes)
     backward_ms = draw.uniform(5, 15)
+    num_ranks, alpha, beta = draw.randint(2, 4), draw.uniform(100, 500), draw.uniform(0.5, 2.0)
+    segments: tuple[tuple[int, float, float], ...] = ((0, alpha, beta),)
+    if has_kink:
+        kink = round(2 ** draw.uniform(18, 21))
+        slope = beta * draw.uniform(2, 4) ** draw.choice((-1, 1))
+        segments = (*segments, (kink, alpha + (beta - slope) * kink / US, slope))
     return Scenario(
         backend=backend,
-        num_ranks=draw.randint(2, 4),
+        num_ranks=num_ranks,
         num_steps=5,
         gradients=tuple((backward_ms * (n + 1) / (num_buckets + 1), size) for n, size in enumerate(sizes)),
         buckets=(1,) * num_buckets,
         backward_ms=backward_ms,
-        segments=((0, draw.uniform(100, 500), draw.uniform(0.5, 2.0)),),
+        segments=segments,
         noise=0.005,
         jitter_us=1.0,
         seed=seed,

@@ -7,7 +7,7 @@ fit: all of that to the models of a trace; ladders: what a probe or nccl-tests a
 from advisor.comm_model.fit import CommFit, fit_comm_model, fit_comm_models
 from advisor.comm_model.ladders import Overlap, estimate_compute_slowdown, fit_ladder, measure_overlap
 from advisor.comm_model.sources import fit_sources
-from advisor.comm_model.transfers import Transfer, collect_transfers, exclusive_time
+from advisor.comm_model.transfers import Transfer, collect_transfers
 
 __all__ = [
     "CommFit",
@@ -15,7 +15,6 @@ __all__ = [
     "Transfer",
     "collect_transfers",
     "estimate_compute_slowdown",
-    "exclusive_time",
     "fit_comm_model",
     "fit_comm_models",
     "fit_ladder",

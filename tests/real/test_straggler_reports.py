@@ -17,14 +17,14 @@ def read(trace_corpus: Path, folder: str) -> Report:
 def test_torchrecs_rank_2_is_named_with_the_three_seconds_that_it_costs(trace_corpus: Path) -> None:
     report = read(trace_corpus, "v100-torchrec-ddp-straggler-4rank")
     assert (report.parallelism, report.verdict.code) == ("ddp", "straggler")
-    assert report.verdict.message.startswith("Rank 2 is late in 100 % of the steps, by 1006 ms")
+    assert report.verdict.message.startswith("Rank 2 is late in 100 % of the steps, by 1000 ms")
     assert report.straggler is not None
     assert (report.straggler.rank, report.straggler.num_steps, report.straggler.last_fraction) == (2, 3, 1.0)
     for rank in (0, 1, 3):
         waited = sum(step.wait_ns or 0 for step in report.steps if step.rank == rank)
         assert 3.0e9 < waited < 3.1e9
     costs = {rank.rank: rank.blame_ns.value for rank in report.ranks if rank.blame_ns}
-    assert costs.pop(2) > 1.0e9
+    assert costs.pop(2) == pytest.approx(1.0e9, rel=0.01)  # it slept for a second
     assert set(costs.values()) == {0.0}
     assert {c.kind for c in report.collectives} == {"all_to_all"}
 

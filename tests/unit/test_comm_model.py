@@ -3,34 +3,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from advisor.comm_model import CommFit, Transfer, collect_transfers, exclusive_time, fit_comm_models
+from advisor.comm_model import CommFit, Transfer, collect_transfers, fit_comm_models
 from advisor.schema import Backend, CommSegment
 from tests.trace_builders import RankTrace, lay_out
 
 MIB = 2**20
 KEY = ("0", "all_reduce", "float32")
 LADDER = (MIB // 4, MIB, 4 * MIB, 16 * MIB)
-
-
-# --------------------------------------------------------------------------------------------------- exclusive time
-
-
-@pytest.mark.parametrize(
-    ("span", "beside", "exclusive"),
-    [
-        ((0, 10), [], 10),
-        ((0, 10), [(6, 14)], 8),  # 6 alone, 4 shared by two
-        ((6, 14), [(0, 10)], 6),
-        ((0, 10), [(0, 10)], 5),
-        ((0, 12), [(0, 12), (0, 12), (4, 8)], 8 / 3 + 1),
-        ((0, 10), [(10, 20), (-5, 0)], 10),
-        ((3, 3), [], 1),
-    ],
-)
-def test_time_beside_another_transfer_counts_half(
-    span: tuple[int, int], beside: list[tuple[int, int]], exclusive: float
-) -> None:
-    assert exclusive_time(*span, [span, *beside]) == pytest.approx(exclusive)
 
 
 # ---------------------------------------------------------------------------------------------------------- samples
@@ -53,7 +32,7 @@ def exchange(rank: int, *, late: int = 0) -> RankTrace:
 
 def test_samples_are_transfers_without_waiting_and_what_else_ran() -> None:
     front = lay_out(exchange(0), exchange(1, late=50))
-    first, second = collect_transfers(front.matched, front.observations, concurrency=2)
+    first, second = collect_transfers(front.matched, front.observations)
     assert (first.key, first.step, first.num_bytes) == (("", "all_reduce", "float32"), 2, 4 * MIB)
     assert first.exclusive_ns == 100_000 + 50_000 / 2  # from the late rank's start at 350 on, half of 450 to 500
     assert second.exclusive_ns == 200_000 + 50_000 / 2
@@ -68,8 +47,18 @@ def test_the_first_collective_after_the_profiler_started_is_set_aside() -> None:
     for start in (100, 200):
         trace.gloo(start - 10, start, start + 50, 64)
     front = lay_out(trace)
-    assert [t.exclusive_ns for t in collect_transfers(front.matched, front.observations, concurrency=2)] == [50_000]
-    assert collect_transfers([], front.observations, concurrency=2) == []
+    assert [t.exclusive_ns for t in collect_transfers(front.matched, front.observations)] == [50_000]
+    assert collect_transfers([], front.observations) == []
+
+
+def test_a_collective_that_is_set_aside_had_its_share_of_the_link() -> None:
+    """The profiler's first one runs from 100 to 300, and the sample from 200 on beside it: 100 / 2 + 100."""
+    trace = RankTrace()
+    trace.step(2, 0, 1000)
+    trace.gloo(90, 100, 300, 64)
+    trace.gloo(190, 200, 400, 64, worker=1)
+    front = lay_out(trace)
+    assert [t.exclusive_ns for t in collect_transfers(front.matched, front.observations)] == [150_000]
 
 
 def test_without_a_size_or_a_step_there_is_no_sample_and_without_the_peer_an_incomplete_one() -> None:
@@ -77,7 +66,7 @@ def test_without_a_size_or_a_step_there_is_no_sample_and_without_the_peer_an_inc
     trace.add("user_annotation", "gloo:all_reduce", 750, 790, tid=101)
     trace.gloo(1100, 1110, 1150, 64)
     front = lay_out(trace)
-    transfers = collect_transfers(front.matched, front.observations, concurrency=2)
+    transfers = collect_transfers(front.matched, front.observations)
     assert [transfer.complete for transfer in transfers] == [False, False]
 
 

@@ -10,6 +10,7 @@ from advisor.intervals import (
     difference,
     intersection,
     measure_coverage,
+    measure_exclusive_times,
     total,
     union,
 )
@@ -78,3 +79,23 @@ def test_coverage_counts_what_lies_before_a_time(zero: int) -> None:
 
 def test_coverage_of_nothing_is_zero() -> None:
     assert measure_coverage(of())([1, 2]).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("span", "beside", "exclusive"),
+    [
+        ((0, 10), [], 10),
+        ((0, 10), [(6, 14)], 8),  # 6 alone, 4 shared by two
+        ((6, 14), [(0, 10)], 6),
+        ((0, 10), [(0, 10)], 5),
+        ((0, 12), [(0, 12), (0, 12), (4, 8)], 8 / 3 + 1),
+        ((0, 10), [(10, 20), (-5, 0)], 10),
+        ((3, 3), [], 1),
+        ((0, 100), [(10 * n, 10 * n + 10) for n in range(10)], 50),  # one long beside ten short ones, two at a time
+        ((90, 100), [(0, 100), *((10 * n, 10 * n + 10) for n in range(9))], 5),
+    ],
+)
+def test_time_beside_another_transfer_counts_half(
+    span: tuple[int, int], beside: list[tuple[int, int]], exclusive: float
+) -> None:
+    assert measure_exclusive_times([span, *beside])[0] == pytest.approx(exclusive)

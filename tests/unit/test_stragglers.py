@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from advisor.intervals import EMPTY
 from advisor.schema import Phase
-from advisor.stragglers import find_straggler, find_waiting
+from advisor.stragglers import Waiting, find_straggler, find_waiting
 from tests.trace_builders import Front, RankTrace, lay_out
 
 NUM_STEPS = 3
@@ -80,6 +81,62 @@ def test_waiting_beside_computation_costs_nothing() -> None:
     assert waiting.sum_wait_ns(0, 2) == 50_000
     assert waiting.blame_ns[1, 2] == 0
     assert find_straggler(front.observations, waiting) is None
+
+
+def queue_up(late_us: int, ends_us: tuple[int, ...] = (0, 0, 0)) -> Front:
+    """A rank is late by so much for the first of three buckets that then run one after the other, 300 each.
+
+    Forward lasts until 100; the other rank computes until 700, and the exchange goes on until 1000 + `late_us`. The
+    next bucket starts 4 after the end of one, and `ends_us` says by how much later the other rank sees each end.
+    """
+    ranks = [RankTrace(rank) for rank in (0, 1)]
+    for rank, trace in enumerate(ranks):
+        late = late_us * rank
+        trace.step(2, 0, 3000)
+        trace.gloo(10, 11, 12, 7)
+        trace.forward(20, 100)
+        for bucket in range(3):
+            ready = 200 + 10 * bucket + late
+            trace.gradient(ready - 10, ready, 64)
+            begin = 100 + 300 * bucket + late_us if bucket else ready
+            trace.gloo(ready - 1, begin + 4, 400 + 300 * bucket + late_us + (ends_us[bucket] if rank else 0), 64)
+        trace.node(230 + late, 700 + late)
+        trace.copy_back(1000 + late_us, 1010 + late_us)
+    return lay_out(*ranks)
+
+
+@pytest.mark.parametrize("ends_us", [(0, 0, 0), (5, -5, 5)])
+def test_what_is_late_beside_computation_costs_what_it_delays_the_end_of_the_queue(ends_us: tuple[int, ...]) -> None:
+    """Rank 0 waits from 204 on, computes until 700, and would have been done 150 earlier."""
+    front = queue_up(150, ends_us)
+    straggler = find_straggler(front.observations, find_waiting(front.observations, front.matched))
+    assert straggler is not None
+    assert straggler.rank == 1
+    assert straggler.delay_ns.value == pytest.approx(150_000, abs=12_000)
+
+
+def test_what_the_clocks_cannot_tell_apart_is_nobodys_fault() -> None:
+    """Ends agree within 3, so whoever comes 2 later may have come at the same time."""
+    front = queue_up(2, (3, -3, 0))
+    waiting = find_waiting(front.observations, front.matched)
+    assert set(waiting.blame_ns.values()) == {0}
+    assert find_straggler(front.observations, waiting) is None
+
+
+def test_a_rank_that_costs_in_few_steps_is_named_before_one_that_never_does() -> None:
+    """Rank 2 costs 200 in one step of three, and in the others nobody costs anything."""
+    waiting = Waiting({(rank, step): EMPTY for rank in range(3) for step in (2, 3, 4)}, {(2, 3): 200_000})
+    straggler = find_straggler(record({}, world_size=3).observations, waiting)
+    assert straggler is not None
+    assert (straggler.rank, straggler.delay_ns.value, straggler.last_fraction) == (2, 0, pytest.approx(1 / 3))
+
+
+def test_one_hiccup_does_not_outdo_what_most_steps_wait_for() -> None:
+    blame_ns = {(1, 2): 900_000, (2, 2): 50_000, (2, 3): 50_000, (2, 4): 50_000}
+    waiting = Waiting({(rank, step): EMPTY for rank in range(3) for step in (2, 3, 4)}, blame_ns)
+    straggler = find_straggler(record({}, world_size=3).observations, waiting)
+    assert straggler is not None
+    assert (straggler.rank, straggler.delay_ns.value, straggler.last_fraction) == (2, 50_000, pytest.approx(2 / 3))
 
 
 def test_a_delay_that_no_phase_explains_has_no_phase() -> None:
