@@ -107,10 +107,9 @@ def replay_backward(backward: Backward, scenario: Scenario) -> Replayed:
     num, concurrency = len(backward.work), backward.concurrency
     held = backward.gradient_bytes or backward.sizes
     computing = backward.time_hook(scenario)
-    launch_ns, awaits = scenario.launch_ns, [] if backward.chains is None else [*backward.chains.awaits, 0]
-    before = [launch_ns] * num
-    if awaits:
-        before = [launch_ns * (size > 0) for size in backward.sizes]
+    launch_ns, chains = scenario.launch_ns, backward.chains
+    before = [launch_ns * (size > 0) for size in backward.sizes] if chains else [launch_ns] * num
+    awaits = [*chains.awaits, 0] if chains else [0] * (num + 1)
     if computing:
         before = [launching + hook for launching, hook in zip(before, computing, strict=True)]
     spent = [0.0, *accumulate(before)]
@@ -127,11 +126,11 @@ def replay_backward(backward: Backward, scenario: Scenario) -> Replayed:
     starts, ends, readies = [0.0] * num, [0.0] * num, [0.0] * num
     in_flight: list[tuple[float, int]] = []  # a heap: how far `served` is when a bucket ends, and the bucket
     now = done = served = blocking = 0.0
-    launched = started = flying = 0
+    launched = started = flying = passed = 0  # passed: how many have ended with none before them left
     targets = [*launch_at, compute_total]
-    while done < compute_total or (awaits and launched < num):
+    while done < compute_total or (chains and launched < num):
         target = targets[launched]
-        while target <= done and launched < num and not (awaits and _must_wait(awaits[launched], started, in_flight)):
+        while target <= done and launched < num and awaits[launched] <= passed:
             readies[launched] = now
             launched += 1
             target = targets[launched]
@@ -140,9 +139,7 @@ def replay_backward(backward: Backward, scenario: Scenario) -> Replayed:
             heappush(in_flight, (served + alone[started], started))
             started += 1
             flying += 1
-        begin = not_before[launched]
-        if awaits and _must_wait(awaits[launched], started, in_flight):
-            begin = inf
+        begin = not_before[launched] if awaits[launched] <= passed else inf
         if not flying:
             now = (begin if begin > now else now) + target - done
             done = target
@@ -170,6 +167,8 @@ def replay_backward(backward: Backward, scenario: Scenario) -> Replayed:
         served, bucket = heappop(in_flight)
         ends[bucket] = now
         flying -= 1
+        if chains:
+            passed = min([transfer for _, transfer in in_flight]) if flying else started
     compute_end = now
     readies[launched:] = [now] * (num - launched)
     while started < num or in_flight:
@@ -182,7 +181,7 @@ def replay_backward(backward: Backward, scenario: Scenario) -> Replayed:
         ends[bucket] = now
     exposed = blocking + now - compute_end
     copy_out_ns_per_byte = scenario.copy_out_ns_per_byte * backward.copies_out
-    cast_back = 0.0 if awaits else (1 - CAST_BEFORE) * scenario.cost_hook(backward.hook)[0]
+    cast_back = 0.0 if chains else (1 - CAST_BEFORE) * scenario.cost_hook(backward.hook)[0]
     at = compute_end
     for end, size in zip(ends, held, strict=True):
         through = end + cast_back * size
@@ -191,8 +190,3 @@ def replay_backward(backward: Backward, scenario: Scenario) -> Replayed:
             at = through
         at += copy_out_ns_per_byte * size
     return Replayed(starts, ends, readies, compute_end, at, blocking, exposed)
-
-
-def _must_wait(awaited: int, started: int, in_flight: Sequence[tuple[float, int]]) -> bool:
-    """Whether one of the first `awaited` transfers has not ended yet."""
-    return started < awaited or any(transfer < awaited for _, transfer in in_flight)

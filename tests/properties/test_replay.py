@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import accumulate
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -142,7 +143,7 @@ def test_fewer_bytes_and_less_latency_never_predict_a_longer_backward(
     assert quick.finish_end <= late.finish_end + 1e-3
 
 
-@given(schedules(), st.sampled_from(["none", "bf16", "noop"]), st.integers(1, 5), st.floats(0.1, 1))
+@given(schedules(), st.sampled_from(["none", "bf16", "noop", "powersgd:1"]), st.integers(1, 5), st.floats(0.1, 1))
 def test_a_waterfall_adds_up_and_a_faster_link_never_predicts_a_slower_step(
     schedule: Schedule, hook: str, micro_steps: int, factor: float
 ) -> None:
@@ -155,6 +156,8 @@ def test_a_waterfall_adds_up_and_a_faster_link_never_predicts_a_slower_step(
         concurrency=backward.concurrency,
         copy_in_ns_per_byte=exactly(0.1),
     )
+    shaped = msgspec.structs.replace(job.profile, shapes=((10, 50),) * len(gradients))
+    job = replace(job, profile=shaped)
     config = build_config(comm_hook=hook, accumulation_steps=micro_steps, bucket_cap_mb_list=(1e-3, 5e-4))
     late = predict(job, config, [scenario])
     fast = replace(scenario, alpha_ns=scenario.alpha_ns * factor, beta_ns_per_byte=scenario.beta_ns_per_byte * factor)
