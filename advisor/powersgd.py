@@ -33,13 +33,10 @@ BEFORE, BETWEEN, AFTER = 0.3, 0.5, 0.2
 
 Where nothing runs beside a chain their order does not matter; elsewhere only what comes before can be hidden by it.
 """
-
-
 OTHERS_WEIGHT = 0.2
 """What is computed for a byte that is not compressed, over that for one that is: the error is added to it and taken
 from it, and it is copied, which is some 6 copies of the 28 that `THIN_COPIES` in calibrate.py tells.
 """
-
 
 Cost = TypeVar("Cost")
 
