@@ -18,7 +18,7 @@ demo: .venv/installed ## Train on two ranks, analyse the run, advise, measure th
 	$(BIN)/ddp-advisor demo
 
 test: .venv/installed-dev ## Run every test, two at a time
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --max-worker-restart 0
 
 check: .venv/installed-dev ## Lint, format, types, import contracts
 	$(BIN)/ruff check
