@@ -7,7 +7,7 @@ the next M.
 torch's own hook waits for the second round inside a callback of the first, which blocks gloo's threads and lets ranks
 order their collectives differently. Here the backward thread issues everything: the first round of a bucket when it
 is ready, beside the ongoing backward; the second rounds, in order, when the last bucket is ready and nothing is left
-to compute.
+to compute. NCCL needs none of this, so there torch's own hook is registered.
 
 **Source**: Vogels, Karimireddy, Jaggi: PowerSGD, arXiv:1905.13727; `powerSGD_hook`, torch 2.13.
 """
@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
-from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks, powerSGD_hook
 from torch.futures import Future
 
 from advisor.errors import UsageError
@@ -54,11 +54,25 @@ def register_named_hook(ddp: Any, name: str, *, powersgd_start_step: int = 10) -
     }
     kind, _, rank = name.partition(":")
     if kind == "powersgd" and rank.isdecimal() and int(rank) > 0:
-        ddp.register_comm_hook(PowerSGD(int(rank), group, start_step=powersgd_start_step), powersgd_hook)
+        ddp.register_comm_hook(*_make_powersgd(int(rank), group, powersgd_start_step))
     elif name in hooks:
         ddp.register_comm_hook(*hooks[name])
     elif name != "none":
         raise UsageError(f"There is no comm hook {name!r}: choose none, {', '.join(hooks)} or powersgd:<rank>.")
+
+
+def _make_powersgd(rank: int, group: dist.ProcessGroup, start_step: int) -> tuple[object, Callable[..., Any]]:
+    """State and hook: ours, or torch's where that one is safe."""
+    ours = PowerSGD(rank, group, start_step=start_step)
+    if dist.get_backend(group) != dist.Backend.NCCL:
+        return ours, powersgd_hook
+    state = powerSGD_hook.PowerSGDState(
+        group,
+        matrix_approximation_rank=rank,
+        start_powerSGD_iter=start_step,
+        min_compression_rate=MIN_COMPRESSION,
+    )
+    return state, powerSGD_hook.powerSGD_hook
 
 
 def bf16_hook(group: dist.ProcessGroup, bucket: GradBucket) -> Future[Tensor]:
