@@ -256,8 +256,8 @@ def _find_phases(on_host: tuple[pd.DataFrame, Intervals], start: int, end: int) 
     """The host's phases of one step in order, without gap: (phase, start, end).
 
     Micro-steps are told apart by DDP's forward; everything before the first one is data (as is a data loader's
-    `next` anywhere else), what follows a forward up to the first autograd node is forward (with the loss), what
-    follows backward up to the optimizer is other.
+    `next` anywhere else), what follows a forward up to the first autograd node is forward (with the loss; until it
+    returns where no backward follows, as in an evaluation), what follows backward up to the optimizer is other.
     """
     marked, awaited = on_host
     low, high = np.searchsorted(marked["start_ns"].to_numpy(), [start, end])
@@ -271,7 +271,7 @@ def _find_phases(on_host: tuple[pd.DataFrame, Intervals], start: int, end: int) 
     for begin, until in pairwise(limits):
         inside = nodes & (starts >= begin) & (starts < until)
         if not inside.any():
-            continue  # a forward without a backward, as of the first of two modules, belongs to the next one
+            continue  # a forward without a backward, as of the first of two modules, belongs to a later one that has it
         backward_start, gradients_end = int(starts[inside].min()), int(ends[inside].max())
         if len(forwards):
             cuts.append(("forward", opened, backward_start))
@@ -282,6 +282,8 @@ def _find_phases(on_host: tuple[pd.DataFrame, Intervals], start: int, end: int) 
             after &= starts >= _find_reduced(awaited, backward_start, launches)
         cuts.append(("gradient_finish", gradients_end, _find_finish_end(starts, ends, after, finish, until)))
         opened = until
+    unanswered = window["forward"].to_numpy() & (starts >= opened)
+    cuts += [("forward", s, e) for s, e in zip(starts[unanswered].tolist(), ends[unanswered].tolist(), strict=True)]
     whole: tuple[tuple[Phase, str], ...] = (("optimizer", "optimizer"), ("other", "zero_grad"), ("data", "loading"))
     for phase, mark in whole:
         rows = window[mark].to_numpy()

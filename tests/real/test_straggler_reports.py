@@ -20,6 +20,10 @@ def test_torchrecs_rank_2_is_named_with_the_three_seconds_that_it_costs(trace_co
     assert report.verdict.message.startswith("Rank 2 is late in 100 % of the steps, by 1000 ms")
     assert report.straggler is not None
     assert (report.straggler.rank, report.straggler.num_steps, report.straggler.last_fraction) == (2, 3, 1.0)
+    assert report.straggler.phase == "forward"  # its script makes it sleep inside DistributedDataParallel.forward
+    assert report.straggler.phase_excess_ns == pytest.approx(1.0e9, rel=0.02)
+    forwards_ms = [step.forward_ns / 1e6 for step in report.steps if step.rank == 2]
+    assert forwards_ms == pytest.approx([1053, 1158, 1060], abs=1)  # as long as that annotation lasts
     for rank in (0, 1, 3):
         waited = sum(step.wait_ns or 0 for step in report.steps if step.rank == rank)
         assert 3.0e9 < waited < 3.1e9

@@ -210,6 +210,41 @@ def test_the_forwards_of_several_ddp_modules_are_one_forward() -> None:
     assert phases(step)[:3] == [("data", 0, 50), ("forward", 50, 200), ("backward", 200, 300)]
 
 
+def test_a_step_without_any_backward_still_has_its_forwards() -> None:
+    trace = RankTrace()
+    trace.step(2, 0, 500)
+    trace.forward(50, 150)
+    trace.operator("aten::add", 160, 170)
+    trace.forward(200, 400)
+    timeline = trace.lay_out()
+    assert phases(timeline.steps[0]) == [
+        ("data", 0, 50), ("forward", 50, 150), ("other", 150, 200), ("forward", 200, 400), ("other", 400, 500)
+    ]  # fmt: skip
+    assert_steps_add_up(timeline)
+
+
+def test_a_forward_after_the_last_backward_is_forward_until_it_returns() -> None:
+    trace = RankTrace()
+    cpu_step(trace, 2)
+    trace.forward(750, 850)  # without gradients, as an evaluation
+    timeline = trace.lay_out()
+    assert phases(timeline.steps[0])[-5:] == [
+        ("other", 720, 750), ("forward", 750, 850), ("other", 850, 900), ("optimizer", 900, 950), ("other", 950, 1000)
+    ]  # fmt: skip
+    assert_steps_add_up(timeline)
+
+
+def test_a_forward_without_a_backward_lasts_until_its_kernels_are_done() -> None:
+    trace = RankTrace(backend="nccl")
+    trace.step(2, 0, 100)
+    trace.forward(10, 40)
+    trace.kernel(20, 30, 180)
+    trace.kernel(50, 180, 200)
+    timeline = trace.lay_out()
+    assert phases(timeline.steps[0]) == [("data", 0, 10), ("forward", 10, 180), ("other", 180, 200)]
+    assert_steps_add_up(timeline)
+
+
 def test_our_own_wrapper_is_read_from_its_marks() -> None:
     trace = RankTrace()
     trace.step(2, 0, 500)
