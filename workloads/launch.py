@@ -32,7 +32,7 @@ def record_run(request: RecordRequest, on_progress: OnProgress | None = None, *,
 
     Raises:
         UsageError: The workload, preset or setting cannot be meant.
-        InputError: The folder cannot be written or holds something else.
+        InputError: The folder cannot be written or holds something already.
         RunError: A rank failed, or the run took too long.
     """
     check_spec(request.job)

@@ -31,7 +31,6 @@ from workloads.manifest import RunLabel, build_manifest, describe_device, read_c
 from workloads.run_folder import (
     PARTIAL,
     abandon_run_folder,
-    clear_run_folder,
     default_run_folder,
     open_run_folder,
     publish_manifest,
@@ -95,7 +94,7 @@ def record(
         The recorder.
 
     Raises:
-        InputError: The folder cannot be written or holds something else.
+        InputError: The folder cannot be written or holds something already.
         RunError: The block ended before the recording was complete.
     """
     wrapped: nn.Module = getattr(model, "_orig_mod", model)
@@ -186,11 +185,7 @@ def _finish_together(recorder: Recorder, device: torch.device) -> list[DeviceInf
 
 
 def _publish_together(folder: Path, manifest: RunManifest) -> None:
-    rank = dist.get_rank()
-    if rank == 0:
-        clear_run_folder(folder)
+    publish_trace(folder, dist.get_rank())
     dist.barrier()
-    publish_trace(folder, rank)
-    dist.barrier()
-    if rank == 0:
+    if dist.get_rank() == 0:
         publish_manifest(folder, manifest)

@@ -1,7 +1,7 @@
 """A run folder from the writing side: named, checked, filled beside its final place and published whole.
 
 A recording is written into `<folder>/.partial` and moved up when every rank is done, the manifest last; so a folder
-with a manifest is whole, whatever was interrupted.
+with a manifest is whole, whatever was interrupted. Nothing that is there already is ever replaced.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from advisor.schema import RunManifest, write_json
 
 MANIFEST = "manifest.json"
 PARTIAL = ".partial"
-REPLACED = ("rank*.pt.trace.json.gz", "probe.json", "sweep.sqlite", "report.json", "report.html")
-"""What an earlier recording and its analysis left, and what would be wrong beside a new recording."""
 
 
 def trace_name(rank: int) -> str:
@@ -36,26 +34,19 @@ def open_run_folder(folder: Path) -> Path:
     """Makes `folder` ready for a recording and returns the folder to write into.
 
     Raises:
-        InputError: It cannot be written, or holds something else than a run of ours.
+        InputError: It cannot be written, or holds something already, if only an earlier run.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        is_ours = (folder / MANIFEST).is_file() or all(entry.name == PARTIAL for entry in folder.iterdir())
-        if not is_ours:
-            raise InputError(f"{folder} is not empty and holds no {MANIFEST} of an earlier run: choose a new folder.")
+        there = sorted(entry.name for entry in folder.iterdir() if entry.name != PARTIAL)
+        if there:
+            held = "a run already" if MANIFEST in there else there[0]
+            raise InputError(f"{folder} holds {held}, which is never replaced: choose a new folder.")
         shutil.rmtree(folder / PARTIAL, ignore_errors=True)
         (folder / PARTIAL).mkdir()
     except OSError as error:
         raise InputError(f"{folder} cannot be written ({error.strerror}): choose another folder.") from error
     return folder / PARTIAL
-
-
-def clear_run_folder(folder: Path) -> None:
-    """Removes an earlier recording and what was made of it, the manifest first."""
-    (folder / MANIFEST).unlink(missing_ok=True)
-    for pattern in REPLACED:
-        for stale in folder.glob(pattern):
-            stale.unlink()
 
 
 def publish_trace(folder: Path, rank: int) -> None:

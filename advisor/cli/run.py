@@ -34,7 +34,7 @@ def run(
     ] = "float32",
     steps: Annotated[int, typer.Option(min=1, metavar="N", help="Optimizer steps to record.")] = 16,
     out: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Folder to record into; default runs/<workload>-<time>.")
+        Path | None, typer.Option(metavar="RUN", help="New folder to record into; default runs/<workload>-<time>.")
     ] = None,
     backend: Annotated[
         Literal["auto", "gloo", "nccl"],

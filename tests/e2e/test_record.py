@@ -105,4 +105,4 @@ def test_a_loop_that_ends_too_early_says_so_and_leaves_nothing(gloo_pair: GlooPa
 def test_a_folder_that_cannot_be_used_is_the_same_sentence_on_every_rank(gloo_pair: GlooPair, tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("")
     sentences = gloo_pair.run(record_own_loop, DistributedDataParallel, tmp_path, 10)
-    assert all("is not empty and holds no manifest.json" in sentence for sentence in sentences)
+    assert all("holds thesis.tex, which is never replaced" in sentence for sentence in sentences)

@@ -9,7 +9,6 @@ from advisor.schema import DDPConfig, RunManifest
 from workloads.run_folder import (
     PARTIAL,
     abandon_run_folder,
-    clear_run_folder,
     default_run_folder,
     open_run_folder,
     publish_manifest,
@@ -30,7 +29,6 @@ MANIFEST = RunManifest(
 
 def record(folder: Path, content: str) -> None:
     (open_run_folder(folder) / "rank0.pt.trace.json.gz").write_text(content)
-    clear_run_folder(folder)
     publish_trace(folder, rank=0)
     publish_manifest(folder, MANIFEST)
 
@@ -44,26 +42,21 @@ def test_a_recording_is_moved_up_whole(tmp_path: Path) -> None:
     assert names(tmp_path / "deep" / "run") == ["manifest.json", "rank0.pt.trace.json.gz"]
 
 
-def test_a_new_recording_replaces_the_old_one_and_what_was_made_of_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [(), ("rank7.pt.trace.json.gz", "report.json", "probe.json", "notes of a person")])
+def test_an_earlier_run_is_never_replaced(tmp_path: Path, more: tuple[str, ...]) -> None:
     record(tmp_path, "old")
-    for stale in ("rank7.pt.trace.json.gz", "report.json", "sweep.sqlite", "notes of a person"):
-        (tmp_path / stale).write_text("old")
-    record(tmp_path, "new")
-    assert names(tmp_path) == ["manifest.json", "notes of a person", "rank0.pt.trace.json.gz"]
-    assert (tmp_path / "rank0.pt.trace.json.gz").read_text() == "new"
+    for name in more:
+        (tmp_path / name).write_text("old")
+    with pytest.raises(InputError, match="holds a run already, which is never replaced: choose a new folder"):
+        record(tmp_path, "new")
+    assert names(tmp_path) == sorted(["manifest.json", "rank0.pt.trace.json.gz", *more])
+    assert (tmp_path / "rank0.pt.trace.json.gz").read_text() == "old"
 
 
 def test_an_abandoned_recording_leaves_nothing(tmp_path: Path) -> None:
     open_run_folder(tmp_path / "run")
     abandon_run_folder(tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_an_abandoned_recording_leaves_the_earlier_one(tmp_path: Path) -> None:
-    record(tmp_path, "old")
-    open_run_folder(tmp_path)
-    abandon_run_folder(tmp_path)
-    assert names(tmp_path) == ["manifest.json", "rank0.pt.trace.json.gz"]
 
 
 def test_what_an_interrupted_recording_left_is_no_obstacle(tmp_path: Path) -> None:
@@ -74,7 +67,7 @@ def test_what_an_interrupted_recording_left_is_no_obstacle(tmp_path: Path) -> No
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("")
-    with pytest.raises(InputError, match="is not empty and holds no manifest"):
+    with pytest.raises(InputError, match=r"holds thesis\.tex, which is never replaced"):
         open_run_folder(tmp_path)
 
 
