@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -93,9 +94,12 @@ def run() -> None:
     load_before = os.getloadavg()[0]
     measurements = []
     for backend in BACKENDS:
-        errors = [measure_errors(draw_scenario(seed, backend)) for seed in range(NUM_RUNS)]
-        fits = [measure_fit(draw_ladder(seed, backend)) for seed in range(NUM_RUNS)]
-        bent = [measure_fit(draw_ladder(seed, backend, has_kink=True)) for seed in range(NUM_RUNS)]
+        with ProcessPoolExecutor() as pool:
+            runs = [draw_scenario(seed, backend) for seed in range(NUM_RUNS)]
+            errors = list(pool.map(measure_errors, runs))
+            fits = list(pool.map(measure_fit, [draw_ladder(seed, backend) for seed in range(NUM_RUNS)]))
+            ladders = [draw_ladder(seed, backend, has_kink=True) for seed in range(NUM_RUNS)]
+            bent = list(pool.map(measure_fit, ladders))
         measurements += [
             _count(f"{backend}: runs in which the straggler is named", [e.straggler_found for e in errors]),
             _count(f"{backend}: runs in which its phase is named", [e.phase_found for e in errors]),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -78,6 +80,20 @@ def test_the_kink_of_gloo_is_taken_where_it_is_known_to_be() -> None:
     """Two ranks move four pieces up to 4 MiB, and pieces of 1 MiB from there on."""
     model = fit((0.5, 0.8), (4 * MIB,), noise=0.02, backend="gloo")
     assert model.kinks_bytes == (4 * MIB,)
+
+
+@pytest.mark.parametrize("betas", [(0.85, 2.6), (2.6, 0.85)])
+def test_a_kink_is_told_from_what_computation_beside_the_largest_costs(betas: tuple[float, float]) -> None:
+    """Nothing here is slowed down: a single line would explain the largest message by it, and then see no kink."""
+    sizes = tuple(4 * KIB * 2**power for power in range(12))
+    transfers = [
+        replace(s, compute_fraction=0.6 if s.num_bytes == sizes[-1] else 0.0)
+        for s in sample(betas, (1700 * KIB,), sizes=sizes, noise=0.005)
+    ]
+    found = fit_comm_model(transfers, 3, "nccl")
+    assert found.model.kinks_bytes == pytest.approx((1700 * KIB,), rel=0.05)
+    assert found.model.segments[-1].beta_ns_per_byte.value == pytest.approx(betas[1], rel=0.05)
+    assert found.communication_slowdown.value == pytest.approx(1, abs=0.05)
 
 
 def test_too_few_sizes_have_one_segment() -> None:

@@ -63,10 +63,19 @@ def test_the_straggler_and_what_each_bucket_blocks_are_found(backend: Literal["n
     assert errors.straggler_found
     assert errors.phase_found
     assert errors.blocking < 0.02
+    assert abs(errors.cost) < 0.2
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_latency_and_bandwidth_are_found(backend: Literal["nccl", "gloo"]) -> None:
-    errors = measure_fit(draw_ladder(SEEDS[0], backend))
+@pytest.mark.parametrize("has_kink", [False, True])
+def test_latency_bandwidth_and_kinks_are_found(backend: Literal["nccl", "gloo"], has_kink: bool) -> None:
+    errors = measure_fit(draw_ladder(SEEDS[0], backend, has_kink=has_kink))
+    assert errors.kinks_found
     assert abs(errors.alpha) < 0.05
     assert abs(errors.beta) < 0.05
+
+
+@pytest.mark.parametrize("seed", [3, 22])
+def test_a_kink_between_two_sizes_buys_no_second_one_where_gloo_may_have_one(seed: int) -> None:
+    """The sampled sizes beside it are far apart, so at none of them a kink fits well."""
+    assert measure_fit(draw_ladder(seed, "gloo", has_kink=True)).kinks_found
