@@ -138,9 +138,9 @@ def noise_floor(first_blocks: Blocks, again_blocks: Blocks) -> float:
     return max(abs(ratio.value - 1.0), (ratio.high - ratio.low) / 4.0)
 
 
-def tie_fraction(floor: float) -> float:
-    """The difference below which two settings are called the same: max(2 %, twice the noise floor)."""
-    return max(MIN_TIE_FRACTION, FLOORS_IN_A_TIE * floor)
+def tie_fraction(floor: float | None) -> float:
+    """The difference below which two settings are the same: max(2 %, twice the noise floor, where it is known)."""
+    return max(MIN_TIE_FRACTION, FLOORS_IN_A_TIE * (floor or 0.0))
 
 
 def is_tie(ratio: Estimate, floor: float) -> bool:

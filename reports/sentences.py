@@ -39,12 +39,16 @@ def say_ceiling(report: Report) -> str:
         return ""
     if report.baseline is None or report.baseline.replayed_ns.value <= 0:
         return f"With free communication the step would take {format_estimate_ns(ceiling)}."
-    saving = 1 - ceiling.value / report.baseline.replayed_ns.value
+    residual = report.calibration.baseline_residual_fraction.value if report.calibration else 0.0
+    today_ns = report.baseline.replayed_ns.value * (1 + residual)
+    saving = 1 - ceiling.value / today_ns
     if saving < 0.001:
-        return f"With free communication the step would take as long as it does now, {format_estimate_ns(ceiling)}."
+        return "With free communication the step would take as long as it does now: no comm hook can save anything."
+    change = format_change(Estimate(value=1 + residual, low=1 + residual, high=1 + residual, basis="fitted"))
+    corrected = f" than today's {format_ns(today_ns)} (the replayed step, corrected by {change})" if residual else ""
     return (
-        f"With free communication the step would take {format_estimate_ns(ceiling)}, {format_fraction(saving)} less: "
-        "no bucket size and no comm hook can save more."
+        f"With free communication the step would take {format_estimate_ns(ceiling)}, {format_fraction(saving)} less"
+        f"{corrected}: no bucket size and no comm hook can save more."
     )
 
 

@@ -129,7 +129,8 @@ class Baseline(Struct, frozen=True, kw_only=True):
     measured_ns: Estimate
     replayed_ns: Estimate
     error_fraction: float
-    noise_floor_fraction: float
+    noise_floor_fraction: float | None
+    """None where one step alone was measured."""
     limit_fraction: float
 
     @property
@@ -181,6 +182,8 @@ class Report(Struct, frozen=True, kw_only=True):
     manifest: RunManifest | None
     config: DDPConfig | None
     """The profiled setting as far as it is known: from the manifest, else guessed from the buckets."""
+    assumed_settings: tuple[str, ...] = ()
+    """Fields of `config` that decide what is sent and that nothing tells, so that they are DDP's defaults."""
     notes: tuple[QualityNote, ...]
     verdict: Verdict
     alarms: tuple[Alarm, ...]

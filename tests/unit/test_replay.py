@@ -247,6 +247,17 @@ def test_the_baseline_compares_replay_with_the_measured_step() -> None:
     assert noisy.trusted
 
 
+def test_one_measured_step_tells_no_noise_and_corrects_nothing() -> None:
+    """Replayed 5 ms, measured 4.8: the step may be 4 % shorter than replay says, or it was an odd one."""
+    job = build_job([(1, 4 * MB)], backward_ms=2)
+    alone = dataclasses.replace(job, profile=replace(job.profile, num_steps=1))
+    baseline = check_baseline(alone, build_config(), exactly(4.8 * MS))
+    assert baseline.noise_floor_fraction is None
+    assert baseline.limit_fraction == 0.10
+    residual = estimate_residual(baseline)
+    assert (residual.low, residual.value, residual.high) == pytest.approx((-0.04, 0, 0))
+
+
 @pytest.mark.parametrize(("measured", "floor", "correction"), [(110, 0.02, 0.056), (104, 0.02, 0.0), (90, 0.0, -0.1)])
 def test_the_residual_corrects_only_what_exceeds_the_noise(measured: float, floor: float, correction: float) -> None:
     """Replayed 100; twice the standard error (2 % of the measured step) is forgiven."""
