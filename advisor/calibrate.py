@@ -26,7 +26,7 @@ from advisor.schema import (
     StepProfile,
 )
 from advisor.statistics import median_estimate
-from advisor.step_profile import build_step_profile, find_compression
+from advisor.step_profile import CASTING_HOOKS, build_step_profile, find_compression
 
 CONCURRENCY: dict[Backend, int] = {"gloo": 2, "nccl": 1, "unknown": 1}
 """Collectives in flight per process group: gloo runs two worker threads, NCCL one stream."""
@@ -34,7 +34,6 @@ MOST_SLOWDOWN = 1.4
 """Where nothing tells how much computation and communication slow each other down, they may do so by this factor."""
 CAST_BYTES, COPY_BYTES = 12, 8
 """Memory traffic an element: a cast of float32 to 16 bits and back reads 4 + 2 and writes 2 + 4, a copy 4 and 4."""
-CASTING_HOOKS = ("fp16", "bf16")
 UNCERTAIN_CAST = 3.0
 """A cast may cost this many times more or less than its memory traffic tells."""
 GPU_CAST = Estimate(value=0.003, low=0.001, high=0.02, basis="extrapolated")
@@ -194,7 +193,7 @@ def _find_casts(copy_out: Estimate, device: DeviceType, assumed: list[str]) -> d
         f"a hook that casts gradients to 16 bits costs {cast.low:.2g} to {cast.high:.2g} ns a byte, "
         f"{CAST_BYTES} bytes of memory traffic an element (no such hook ran)"
     )
-    return dict.fromkeys(CASTING_HOOKS, cast)
+    return dict.fromkeys(CASTING_HOOKS.values(), cast)
 
 
 def _find_compression(copy_out: Estimate, device: DeviceType) -> dict[str, Estimate]:

@@ -18,6 +18,7 @@ from advisor.contents import describe_contents
 from advisor.forecast import MOST_RANKS, find_obstacle, forecast_ranks
 from advisor.next_measurement import suggest_measurement
 from advisor.observation import RunObservation
+from advisor.profiled_config import ASSUMED_SETTINGS, identify_config, list_assumed
 from advisor.recommend import recommend
 from advisor.registration import register_gradients
 from advisor.replay import Job, check_baseline, estimate_residual, predict
@@ -25,12 +26,7 @@ from advisor.schedule import StepSchedule, build_schedules
 from advisor.schema import Baseline, DDPConfig, Forecast, Prediction, QualityNote, Report, StepSummary
 from advisor.statistics import median_estimate
 from advisor.stragglers import find_straggler, find_waiting
-from advisor.summaries import (
-    identify_config,
-    summarize_collectives,
-    summarize_ranks,
-    summarize_steps,
-)
+from advisor.summaries import summarize_collectives, summarize_ranks, summarize_steps
 from advisor.verdict import Analysis, judge, summarize_step_time
 
 FORECAST_TIMES = (1, 2, 4, 8)
@@ -49,6 +45,7 @@ def build_report(run: RunObservation) -> Report:
     if calibrated.profile is not None:
         calibrated = replace(calibrated, profile=register_gradients(calibrated.profile, run.manifest))
     config = identify_config(run, schedules, calibrated.profile)
+    assumed = list_assumed(run, schedules, calibrated.profile)
     waiting = find_waiting(run.ranks, matched)
     steps = summarize_steps(run.ranks, schedules, waiting)
     job, baseline = _check_replay(calibrated, fit, config, steps)
@@ -72,7 +69,8 @@ def build_report(run: RunObservation) -> Report:
         source=run.source,
         manifest=run.manifest,
         config=config,
-        notes=(*run.notes, *notes, *_note_quality(run, calibrated, config)),
+        assumed_settings=assumed,
+        notes=(*run.notes, *notes, *_note_quality(run, calibrated, config), *_note_assumed(assumed, job)),
         verdict=verdict,
         alarms=tuple(alarm for check in ALARMS if (alarm := check(analysis)) is not None),
         baseline=baseline,
@@ -161,5 +159,11 @@ def _note_quality(run: RunObservation, calibrated: Calibrated, config: DDPConfig
                 "communication starts earlier."
             )
         )
-    notes += [QualityNote(message=f"Assumed: {assumption}.") for assumption in calibrated.calibration.assumed]
     return notes
+
+
+def _note_assumed(settings: Sequence[str], job: Job | None) -> list[QualityNote]:
+    """What is taken for granted of the profiled setting; and of its costs, where something can be replayed."""
+    costs = job.calibration.assumed if job else ()
+    taken = (*(ASSUMED_SETTINGS[field] for field in settings), *costs)
+    return [QualityNote(message=f"Assumed: {assumption}.") for assumption in taken]

@@ -27,13 +27,15 @@ from advisor.intervals import difference, measure_coverage, total, union
 from advisor.observation import RankObservation
 from advisor.powersgd import split_bucket
 from advisor.schedule import StepSchedule
-from advisor.schema import GradientReady, RankProfile, StepProfile
+from advisor.schema import POWERSGD, GradientReady, RankProfile, StepProfile
 from advisor.timeline import StepTimeline
 
 SLOWEST = -1
 """The rank number of the merged profile."""
 ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float64": 8}
 """Bytes of a gradient element; 4 for every dtype that is not listed."""
+CASTING_HOOKS = {"float16": "fp16", "bfloat16": "bf16"}
+"""By the dtype that all gradients are cast to."""
 MOST_RANK = 128
 """Of PowerSGD: a larger one is not looked for."""
 
@@ -99,6 +101,22 @@ def build_step_profile(
 def knows_gradients(exchange: StepExchange) -> bool:
     """Whether the gradients seen are all that is exchanged, as they are or compressed."""
     return gradients_fill_buckets(exchange) or find_compression(exchange) is not None
+
+
+def find_hook(exchange: StepExchange) -> str | None:
+    """The comm hook that makes what was sent of the gradients seen; None where they do not tell it.
+
+    "none" stands for every hook that sends the gradients as they are.
+    """
+    rank = find_compression(exchange)
+    if rank is not None:
+        return f"{POWERSGD}:{rank}"
+    if not gradients_fill_buckets(exchange):
+        return None
+    held, sent = {g.dtype for g in exchange.gradients}, {b.collective.dtype for b in exchange.buckets}
+    if held == sent:
+        return "none"
+    return CASTING_HOOKS.get(sent.pop()) if len(sent) == 1 else None
 
 
 def find_compression(exchange: StepExchange) -> int | None:

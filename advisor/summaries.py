@@ -1,4 +1,4 @@
-"""Timelines and schedules to the rows of a report, and the profiled setting as far as the traces tell it."""
+"""Timelines and schedules to the rows of a report."""
 
 from __future__ import annotations
 
@@ -6,27 +6,15 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
-from msgspec.structs import replace
 
 from advisor.activity import Activity
-from advisor.bucketing import MIB, assign_rebuilt, bucket_limits, find_distinct_caps, round_cap_mb
-from advisor.collectives import Collective, MatchedCollective, count_bytes, measure_residuals
+from advisor.collectives import Collective, MatchedCollective, measure_residuals
 from advisor.exchange import classify_collective
 from advisor.intervals import total
-from advisor.observation import RankObservation, RunObservation
-from advisor.powersgd import find_powersgd_rank, list_rounds, split_bucket
+from advisor.observation import RankObservation
 from advisor.schedule import StepSchedule
-from advisor.schema import (
-    POWERSGD,
-    CollectiveSummary,
-    DDPConfig,
-    Estimate,
-    RankSummary,
-    StepProfile,
-    StepSummary,
-)
+from advisor.schema import CollectiveSummary, Estimate, RankSummary, StepSummary
 from advisor.statistics import median_estimate
-from advisor.step_profile import find_compression
 from advisor.stragglers import Waiting
 from advisor.timeline import StepTimeline
 
@@ -155,69 +143,3 @@ def summarize_collectives(
             )
         )
     return tuple(rows)
-
-
-# ----------------------------------------------------------------------------------------------------- setting
-
-
-def identify_config(
-    run: RunObservation, schedules: Sequence[StepSchedule], profile: StepProfile | None
-) -> DDPConfig | None:
-    """The profiled setting: what the manifest says, else what the buckets give away; None without DDP."""
-    if run.manifest is not None:
-        return run.manifest.ddp
-    if not run.is_ddp:
-        return None
-    config = DDPConfig(
-        world_size=run.world_size,
-        backend=run.backend,
-        wrapper=run.ranks[0].wrapper,
-        accumulation_steps=profile.num_micro_steps if profile else 1,
-        comm_hook=_name_hook(schedules),
-        find_unused_parameters=run.ranks[0].searches_unused_parameters,
-    )
-    return config if profile is None or not schedules else identify_caps(config, schedules[0], profile)
-
-
-def _name_hook(schedules: Sequence[StepSchedule]) -> str:
-    """PowerSGD shows in what it sends of the gradients; other hooks hardly, so none is named."""
-    rank = find_compression(schedules[0].exchange) if schedules else None
-    return "none" if rank is None else f"{POWERSGD}:{rank}"
-
-
-def identify_caps(config: DDPConfig, schedule: StepSchedule, profile: StepProfile) -> DDPConfig:
-    """`config` with the cap whose buckets are those observed; where no cap gives them, with their own sizes.
-
-    It stays as it is where DDP's default gives them, where the gradients' sizes are unknown, or where the buckets of
-    PowerSGD fit no cap. Today's rule is tried first, then the one before torch 2.4.
-    """
-    if not profile.sizes_known:
-        return config
-    gradients = profile.slowest.gradients
-    sizes, keys = [g.num_bytes for g in gradients], [g.dtype for g in gradients]
-    observed = [bucket.num_elements for bucket in schedule.buckets]
-    elements = [g.num_bytes // count_bytes(1, g.dtype) for g in gradients]
-    rank = find_powersgd_rank(config.comm_hook)
-
-    def list_sent(buckets: list[list[int]]) -> list[float]:
-        if rank is None:
-            return [sum(elements[i] for i in bucket) for bucket in buckets]
-        parts = [split_bucket([(elements[i], profile.shapes[i]) for i in bucket], rank) for bucket in buckets]
-        rounds = list_rounds(parts, holds=config.backend != "gloo")
-        return [each.num_bytes for each in rounds if each.num_bytes]
-
-    def gives(cap_mb: float | None, caps_first_bucket: bool = True) -> bool:
-        limits = bucket_limits(cap_mb, None, caps_first_bucket=caps_first_bucket)
-        buckets = assign_rebuilt(sizes, keys, limits, range(len(sizes)))
-        return list_sent(buckets) == observed
-
-    if gives(None):
-        return config
-    for caps_first_bucket in (True, False):
-        for low, high in find_distinct_caps(sizes, keys, caps_first_bucket=caps_first_bucket):
-            cap_mb = round_cap_mb(low, high)
-            if gives(cap_mb, caps_first_bucket):
-                return replace(config, bucket_cap_mb=cap_mb, caps_first_bucket=caps_first_bucket)
-    if rank is not None:
-        return config
-    return replace(config, bucket_cap_mb_list=tuple(bucket.num_bytes / MIB for bucket in schedule.buckets))

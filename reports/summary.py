@@ -110,12 +110,13 @@ def describe_run(report: Report) -> tuple[tuple[str, str], ...]:
         facts.append(("workload", f"{report.manifest.workload}{preset}"))
     if report.config is not None:
         config = report.config
+        assumed = dict.fromkeys(report.assumed_settings, " (assumed)")
         facts += [
             ("ranks", f"{config.world_size}"),
             ("backend", config.backend),
             ("wrapper", {"torch": "torch DDP", "bucketed": "BucketedDDP"}.get(config.wrapper, config.wrapper)),
-            ("bucket_cap_mb", format_setting("bucket_cap_mb", config.bucket_cap_mb)),
-            ("comm_hook", config.comm_hook),
+            ("bucket_cap_mb", format_setting("bucket_cap_mb", config.bucket_cap_mb) + assumed.get("bucket_cap_mb", "")),
+            ("comm_hook", config.comm_hook + assumed.get("comm_hook", "")),
         ]
         if config.bucket_cap_mb_list is not None:
             facts.append(("bucket_cap_mb_list", format_setting("bucket_cap_mb_list", config.bucket_cap_mb_list)))

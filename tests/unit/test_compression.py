@@ -14,9 +14,10 @@ from advisor.observation import RunObservation
 from advisor.powersgd import OTHERS_WEIGHT
 from advisor.replay import Job, hides_gradients
 from advisor.schema import StepSummary
+from advisor.profiled_config import identify_config
 from advisor.step_profile import find_compression
 from advisor.stragglers import find_waiting
-from advisor.summaries import identify_config, summarize_steps
+from advisor.summaries import summarize_steps
 from tests.job_builders import build_comm_model, build_config
 from tests.trace_builders import Front, RankTrace, lay_out
 

@@ -91,6 +91,12 @@ def test_the_run_is_described_by_what_is_known() -> None:
     assert not any(name == "workload" for name, _ in summary.describe_run(a100_report()))
 
 
+def test_a_setting_that_nothing_tells_is_marked_as_assumed() -> None:
+    facts = dict(summary.describe_run(gloo_report(assumed_settings=("comm_hook",))))
+    assert facts["comm_hook"] == "none (assumed)"
+    assert "assumed" not in facts["bucket_cap_mb"]
+
+
 def test_the_ceiling_is_the_most_that_can_be_saved() -> None:
     # 152 of 180 replayed, or of the 179 ms that predictions start from
     exact = msgspec.structs.replace(gloo_report().calibration, baseline_residual_fraction=estimate(0))
