@@ -16,7 +16,7 @@ from advisor.rules.bench import Bench, Trial, measure_saving, open_bench
 from advisor.rules.guards import GUARDS, apply_change, find_guard, find_torch_version
 from advisor.rules.memory import list_memory
 from advisor.rules.words import say_ms, say_value
-from advisor.schema import Estimate, Evidence, Recommendation, Verdict
+from advisor.schema import Evidence, Recommendation, Verdict
 from advisor.verdict import Analysis
 
 MOST_RECOMMENDATIONS = 3
@@ -142,12 +142,14 @@ def _put_on_top(
 
 
 def _bound(advice: Recommendation) -> Recommendation:
-    """The advice with a saving that nowhere exceeds the time that it acts on."""
+    """The advice with an interval of its saving that ends at the time that it acts on.
+
+    The saving itself is what the advice says and shows, and is never changed: a rule counts all that it acts on.
+    """
     saving, most = advice.saving_ns, advice.acts_on_ns
     if saving is None or most is None or saving.high <= most:
         return advice
-    value, low, high = (min(bound, most) for bound in (saving.value, saving.low, saving.high))
-    return replace(advice, saving_ns=Estimate(value=value, low=low, high=high, basis=saving.basis))
+    return replace(advice, saving_ns=replace(saving, high=max(saving.value, most)))
 
 
 def _add_memory(analysis: Analysis, advice: Recommendation) -> Recommendation:

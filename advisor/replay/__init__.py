@@ -20,7 +20,7 @@ from advisor.replay.buckets import (
 )
 from advisor.replay.prediction import predict, predict_ceiling, replay_scenarios, step_ns
 from advisor.replay.scenarios import NUM_DRAWS, Job, Scenario, draw_scenarios, free_communication
-from advisor.replay.waterfall import explain_step
+from advisor.replay.waterfall import explain_step, sum_copies_in
 
 __all__ = [
     "NUM_DRAWS",
@@ -46,4 +46,5 @@ __all__ = [
     "replay_scenarios",
     "sends_nothing",
     "step_ns",
+    "sum_copies_in",
 ]

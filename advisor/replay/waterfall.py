@@ -56,15 +56,18 @@ def explain_step(job: Job, config: DDPConfig, scenario: Scenario, final_ns: floa
 def sum_around(job: Job, rank: RankProfile, micro_steps: int) -> float:
     """All of an optimizer step but its last backward and exchange, in ns.
 
-    Each micro-step loads its own data and has its share of what has no name. More of them than were profiled copy
-    nothing into buckets, since they synchronise nothing.
+    Each micro-step loads its own data and has its share of what has no name. Where K of them share the one exchange
+    that K₀ had in the profile, all K / K₀ - 1 exchanges that are left out copy nothing into buckets.
     """
     more = micro_steps / job.profile.num_micro_steps
     around = more * (rank.data_ns + rank.other_ns) + rank.optimizer_ns
     computed = micro_steps * rank.forward_ns + (micro_steps - 1) * rank.backward_ns
-    silent = micro_steps - job.profile.num_micro_steps
-    num_bytes = sum(gradient.num_bytes for gradient in rank.gradients) if silent else 0
-    return around + computed - job.calibration.copy_in_ns_per_byte.value * num_bytes * silent
+    return around + computed - (more - 1) * sum_copies_in(job, rank)
+
+
+def sum_copies_in(job: Job, rank: RankProfile) -> float:
+    """What copying the gradients into their buckets takes in one exchange, in ns."""
+    return job.calibration.copy_in_ns_per_byte.value * sum(gradient.num_bytes for gradient in rank.gradients)
 
 
 def _list_levels(job: Job, config: DDPConfig, central: Scenario) -> Iterator[tuple[str, float]]:

@@ -7,7 +7,7 @@ A rank sends 2 P (R - 1) / R bytes an optimizer step for P bytes of gradients on
 from __future__ import annotations
 
 from advisor.all_reduce import traffic_factor
-from advisor.replay import count_wire_bytes
+from advisor.replay import count_wire_bytes, sum_copies_in
 from advisor.rules.bench import Bench, Trial, measure_saving, open_bench, show_steps
 from advisor.rules.words import find_rows, say_bytes, say_ms
 from advisor.schema import Evidence, Recommendation
@@ -37,15 +37,15 @@ def propose(analysis: Analysis) -> Recommendation | None:
     config, steps = bench.config, chosen.config.accumulation_steps
     num_bytes = sum(count_wire_bytes(gradient, config) for gradient in bench.job.profile.slowest.gradients)
     sent = traffic_factor(config.world_size) * num_bytes
-    residual = bench.job.calibration.baseline_residual_fraction.value
-    optimizer_ns = bench.job.profile.slowest.optimizer_ns * (1 + residual)
+    optimizer_ns, copies_in_ns = _list_paid_once(bench)
+    copying = f", copying into buckets {say_ms(copies_in_ns)}" if copies_in_ns else ""
     more = steps // config.accumulation_steps
     return Recommendation(
         rule=RULE,
         title=f"Accumulate gradients over {steps} micro-steps (today: {config.accumulation_steps})",
         message=(
-            f"Communication costs {say_ms(bench.communication_ns)} and the optimizer {say_ms(optimizer_ns)} a step; "
-            f"over {steps} micro-steps both are paid once, so that replay predicts {say_ms(saving.value)} less for the "
+            f"Communication costs {say_ms(bench.communication_ns)}{copying} and the optimizer {say_ms(optimizer_ns)} "
+            f"a step; {steps} micro-steps pay that once, so that replay predicts {say_ms(saving.value)} less for the "
             f"samples of today's step. Put forward and backward of all but the last into no_sync, divide the loss by "
             f"{steps}, and retune the learning rate or cut the batch."
         ),
@@ -66,8 +66,15 @@ def propose(analysis: Analysis) -> Recommendation | None:
         ),
         sources=SOURCES,
         prediction=bench.predict(chosen.config),
-        acts_on_ns=bench.communication_ns + optimizer_ns,
+        acts_on_ns=bench.communication_ns + optimizer_ns + copies_in_ns,
     )
+
+
+def _list_paid_once(bench: Bench) -> tuple[float, float]:
+    """The optimizer, and copying into buckets, which lengthens backward: in ns of today's predicted step."""
+    job = bench.job
+    corrected = 1 + job.calibration.baseline_residual_fraction.value
+    return job.profile.slowest.optimizer_ns * corrected, sum_copies_in(job, job.profile.slowest) * corrected
 
 
 def choose_depth(bench: Bench) -> Trial:

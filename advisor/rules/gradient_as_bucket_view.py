@@ -38,7 +38,7 @@ def propose(analysis: Analysis) -> Recommendation | None:
         return None
     num_copies = round(median(step.num_copies_back for step in copying))
     copied_ns = median(step.copy_back_ns for step in copying)
-    most_ns = min(copied_ns, median(step.host_bound_ns for step in copying)) if on_gpu else copied_ns
+    most_ns = saving.high if on_gpu else max(copied_ns, saving.value)
     rows = find_rows(analysis.steps, lambda step: step.num_copies_back > 0)
     return Recommendation(
         rule=RULE,

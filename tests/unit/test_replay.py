@@ -148,6 +148,18 @@ def test_more_micro_steps_copy_nothing_into_buckets() -> None:
     assert predict(job, build_config(accumulation_steps=3)).step_ns.value == 7 * MS
 
 
+def test_a_profiled_silent_micro_step_is_not_freed_of_its_copies_twice() -> None:
+    """Two micro-steps of 2 ms, one of them without its copy of 1 ms, which what has no name makes up for: 1 + 2 + 3 ms.
+    Four micro-steps, three of them silent: 3 + 2 + 3 ms.
+    """
+    job = build_job([(1, 4 * MB)], backward_ms=2, copy_in_ns_per_byte=exactly(0.25))
+    slowest = replace(job.profile.slowest, other_ns=-1 * MS)
+    job = dataclasses.replace(job, profile=replace(job.profile, num_micro_steps=2, slowest=slowest))
+    assert predict(job, build_config(accumulation_steps=2)).step_ns.value == 6 * MS
+    assert predict(job, build_config(accumulation_steps=4)).step_ns.value == 8 * MS
+    assert predict(job, build_config(accumulation_steps=1)).step_ns.value == 5 * MS
+
+
 def test_each_micro_step_loads_its_own_data() -> None:
     """5 ms of data, 1 ms of what has no name and 2 ms of backward, three times."""
     job = build_job([(1, 4 * MB)], backward_ms=2)

@@ -12,10 +12,12 @@ import pytest
 from msgspec.structs import replace
 
 import advisor.rules
+from advisor.recommend import recommend
 from advisor.replay import Job
 from advisor.rules import RULES, Rule
 from advisor.rules.guards import GUARDS, find_guard, find_torch_version
-from advisor.schema import Estimate, Ladder, LadderPoint, Recommendation
+from advisor.rules.words import say_ms
+from advisor.schema import Estimate, Ladder, LadderPoint, Recommendation, Verdict
 from advisor.verdict import Analysis
 from tests.advice_builders import Shown, build_advice_analysis
 from tests.job_builders import MB, MS, build_config, build_job, exactly
@@ -90,8 +92,12 @@ def build_case(name: str) -> Analysis:
         case "channels":
             slowed = build_job([(5, 5 * MB), (40, MB)], backward_ms=40, compute_slowdown=exactly(1.5))  # type: ignore[arg-type]
             return build_advice_analysis(slowed, build_config(bucket_cap_mb=1.0))
-        case "sixteen_bit_hook" | "accumulation":
+        case "sixteen_bit_hook":
             return build_advice_analysis(late, config)
+        case "accumulation":
+            copied_in = {"copy_in_ns_per_byte": exactly(0.45), "baseline_residual_fraction": exactly(0.05)}
+            calibration = replace(late.calibration, **copied_in)
+            return build_advice_analysis(dataclasses.replace(late, calibration=calibration), config)
         case "powersgd":
             per_matrix = Estimate(value=MS, low=0, high=MS, basis="extrapolated")
             products = {"hook_ns_per_byte": {"powersgd": exactly(0.1)}, "hook_ns_per_matrix": {"powersgd": per_matrix}}
@@ -136,6 +142,25 @@ def test_it_saves_no_more_than_what_it_acts_on(rule: Rule) -> None:
     if advice.saving_ns is not None:
         assert advice.saving_ns.low <= advice.saving_ns.value <= advice.saving_ns.high
         assert advice.saving_ns.value <= advice.acts_on_ns * (1 + 1e-9)
+
+
+def test_headline_text_and_table_tell_one_saving(rule: Rule) -> None:
+    """The saving is what the shown steps differ by, and what the text says that replay predicts; also once ranked."""
+    analysis = build_case(rule.name)
+    verdicts = [Verdict(code=code, message="", evidence=(), ceiling_ns=None) for code in sorted(rule.verdicts)]
+    advised = [propose(rule), *(advice for verdict in verdicts for advice in recommend(analysis, verdict))]
+    for advice in advised:
+        said = re.search(r"(?:predicts|expects) ([\d.]+ m?s) less", advice.message)
+        shown = {evidence.name: evidence.value for evidence in advice.evidence}
+        assert advice.saving_ns is not None or said is None
+        if advice.saving_ns is None:
+            continue
+        assert advice.saving_ns.low <= advice.saving_ns.value <= advice.saving_ns.high
+        if said:
+            assert said.group(1) == say_ms(advice.saving_ns.value)
+        if "step with the change" in shown:
+            difference_ms = shown["step today, replayed"] - shown["step with the change"]
+            assert difference_ms == pytest.approx(advice.saving_ns.value / MS)
 
 
 def test_it_is_covered_by_the_guards_and_keeps_to_them(rule: Rule) -> None:
