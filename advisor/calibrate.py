@@ -82,7 +82,8 @@ def calibrate(
         schedules: Their gradient exchanges.
         fit: The communication model of the gradients' all-reduce.
         backend: Decides how many collectives run at once.
-        ladders: Tell slow-downs, and what two collectives at once cost each other, where the traces do not.
+        ladders: What `fit_sources` left of them; they tell slow-downs, and what two collectives at once cost each
+            other, where the traces do not.
     """
     assumed: list[str] = []
     device = observations[0].device_type

@@ -39,9 +39,9 @@ def build_report(run: RunObservation) -> Report:
     matched = match_collectives(collectives, run.world_size)
     schedules = build_schedules(run.ranks, matched)
     transfers = collect_transfers(matched, run.ranks)
-    fits, notes = fit_sources(transfers, run.ladders, run.world_size, run.backend)
+    fits, ladders, notes = fit_sources(transfers, run.ladders, run.world_size, run.backend)
     fit = _choose_fit(fits, schedules)
-    calibrated = calibrate(run.ranks, schedules, fit, run.backend, run.ladders)
+    calibrated = calibrate(run.ranks, schedules, fit, run.backend, ladders)
     if calibrated.profile is not None:
         calibrated = replace(calibrated, profile=register_gradients(calibrated.profile, run.manifest))
     config = identify_config(run, schedules, calibrated.profile)

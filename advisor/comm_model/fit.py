@@ -50,6 +50,8 @@ SPREAD_OF_DELTA = 0.1
 """How far another source may be off by a factor that is the same for all sizes."""
 GLOO_KINK_BYTES = 2 * 2**20
 """Times the world size: up to here gloo's ring moves 2 P pieces, from here on pieces of 1 MiB (gloo/allreduce.cc)."""
+GLOO_RING_KINDS = ("all_reduce", "reduce_scatter")
+"""What runs in that ring: torch makes an all-reduce of gloo's reduce-scatter (torch 2.13, ProcessGroupGloo.cpp)."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ def fit_comm_model(transfers: Sequence[Transfer], world_size: int, backend: Back
 def list_known_kinks(transfers: Sequence[Transfer], world_size: int, backend: Backend) -> list[float]:
     """Where the slope may change for a known reason: gloo's pieces, and NCCL's change of algorithm or protocol."""
     if backend == "gloo":
-        return [float(GLOO_KINK_BYTES * world_size)]
+        return [float(GLOO_KINK_BYTES * world_size)] if transfers[0].key[1] in GLOO_RING_KINDS else []
     sizes_of: dict[str, list[int]] = defaultdict(list)
     for transfer in transfers:
         sizes_of[transfer.protocol].append(transfer.num_bytes)

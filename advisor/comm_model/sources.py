@@ -2,15 +2,18 @@
 
 A trace shows the collectives of the job itself, yet few sizes; a ladder shows every size, yet outside of the job.
 Fitted together, both tell the shape (latency, kinks, slow-down by computation) and the trace alone the level: a ladder
-may be off by a factor that is the same for all sizes.
+may be off by a factor that is the same for all sizes. A ladder that differs by more was measured under other
+conditions: then nothing of it is used, its slow-downs neither.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from advisor.comm_model.fit import CommFit, fit_comm_model, fit_comm_models
@@ -23,9 +26,16 @@ AGREEMENT = 1.25
 NAMES = {"probe": "The probe", "nccl_tests": "nccl-tests", "trace": "The trace"}
 
 
-def fit_sources(
-    transfers: Sequence[Transfer], ladders: Sequence[Ladder], world_size: int, backend: Backend
-) -> tuple[list[CommFit], list[QualityNote]]:
+class Sources(NamedTuple):
+    """The models of a run, and what else may be taken from the ladders beside its trace."""
+
+    fits: list[CommFit]
+    ladders: list[Ladder]
+    """Those of the job's ranks and backend, without the points that its trace contradicts."""
+    notes: list[QualityNote]
+
+
+def fit_sources(transfers: Sequence[Transfer], ladders: Sequence[Ladder], world_size: int, backend: Backend) -> Sources:
     """Fits the models of a run from its trace and from the ladders that were measured on its machines.
 
     Args:
@@ -35,22 +45,34 @@ def fit_sources(
         backend: The job's.
 
     Returns:
-        The models, and what to say about their sources.
+        The models, what may be taken from the ladders beside them, and what to say about the sources. Where a ladder
+        differs from the trace in one dtype of a kind, it vouches for no dtype of that kind that the trace lacks.
     """
     fitting = [ladder for ladder in ladders if not _explain_mismatch(ladder, world_size, backend)]
     notes = [why for ladder in ladders if (why := _explain_mismatch(ladder, world_size, backend))]
     elsewhere = [transfer for ladder in fitting for transfer in list_transfers(ladder)]
     fits = []
+    used: dict[tuple[str, ...], bool] = {}
     for own in fit_comm_models(transfers, world_size, backend):
         key = (own.model.process_group, own.model.kind, own.model.dtype)
         same = [replace(t, key=key) for t in elsewhere if t.key[1:] == key[1:]]
         if same:
             own, said = _combine(own, [t for t in transfers if t.key == key], same, backend)
             notes += said
+            used[key[1:]] = used.get(key[1:], True) and own.model.sources != ("trace",)
         fits.append(own)
+    trusted = [_leave_out_unused(ladder, used) for ladder in fitting]
     known = {(fit.model.kind, fit.model.dtype) for fit in fits}
-    fits += fit_comm_models([t for t in elsewhere if t.key[1:] not in known], world_size, backend)
-    return fits, [QualityNote(message=note) for note in notes]
+    alone = [t for ladder in trusted for t in list_transfers(ladder) if t.key[1:] not in known]
+    fits += fit_comm_models(alone, world_size, backend)
+    return Sources(fits, trusted, [QualityNote(message=note) for note in notes])
+
+
+def _leave_out_unused(ladder: Ladder, used: Mapping[tuple[str, ...], bool]) -> Ladder:
+    """The ladder without what was not used beside the trace, by kind and dtype, and what nobody could compare there."""
+    unused_kinds = {kind for (kind, _), is_used in used.items() if not is_used}
+    points = tuple(p for p in ladder.points if used.get((p.kind, p.dtype), p.kind not in unused_kinds))
+    return msgspec.structs.replace(ladder, points=points)
 
 
 def _explain_mismatch(ladder: Ladder, world_size: int, backend: Backend) -> str:
@@ -73,15 +95,15 @@ def _combine(
         return theirs, [f"{names} gave the model of {what}: a peer's trace is missing, and waiting hides in the rest."]
     ratio = compare_with(theirs.model, transfers, own.communication_slowdown.value)
     if ratio is None:
-        return own, [f"{names} measured no size near the trace's {what}: the trace's own model is used."]
+        return own, [f"{names} measured no size near the trace's {what}: of it the trace alone is used."]
     difference = (
         f"{names} measured {abs(ratio - 1):.0%} {'longer' if ratio > 1 else 'shorter'} times for {what} than the trace"
     )
     if 1 / AGREEMENT <= ratio <= AGREEMENT:
         return fit_comm_model([*transfers, *elsewhere], world_size, backend), []
     return own, [
-        f"{difference} (up to {AGREEMENT - 1:.0%} is agreement): the trace's model is used, because it was measured "
-        "inside the job. Measure again on the same machines, with nothing else running."
+        f"{difference} (up to {AGREEMENT - 1:.0%} is agreement): of it the trace alone is used, because it was "
+        "measured inside the job. Measure again on the same machines, with nothing else running."
     ]
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from advisor.comm_model import Transfer, fit_comm_model
+from advisor.comm_model.fit import list_known_kinks
 from advisor.comm_model.lines import place_kinks, split_bytes
 from advisor.schema import Backend, CommModel, broken_line
 
@@ -80,6 +81,16 @@ def test_the_kink_of_gloo_is_taken_where_it_is_known_to_be() -> None:
     """Two ranks move four pieces up to 4 MiB, and pieces of 1 MiB from there on."""
     model = fit((0.5, 0.8), (4 * MIB,), noise=0.02, backend="gloo")
     assert model.kinks_bytes == (4 * MIB,)
+
+
+@pytest.mark.parametrize(
+    ("kind", "known"),
+    [("all_reduce", [6 * MIB]), ("reduce_scatter", [6 * MIB]), ("all_gather", []), ("broadcast", []), ("send", [])],
+)
+def test_only_what_runs_in_the_ring_of_gloo_has_its_kink(kind: str, known: list[float]) -> None:
+    transfers = [replace(each, key=("0", kind, "float32")) for each in sample((1.0,))]
+    assert list_known_kinks(transfers, 3, "gloo") == known
+    assert list_known_kinks(transfers, 3, "nccl") == []
 
 
 @pytest.mark.parametrize("betas", [(0.85, 2.6), (2.6, 0.85)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -40,7 +41,7 @@ def ladder(factor: float = 1.0, **fields: object) -> Ladder:
 
 def test_sources_that_agree_are_fitted_together_at_the_level_of_the_trace() -> None:
     """The probe is 10 % slower throughout: it tells the latency of small messages, the trace says how much it is."""
-    (fit,), notes = fit_sources(trace(), [ladder(1.1)], 2, "gloo")
+    (fit,), _, notes = fit_sources(trace(), [ladder(1.1)], 2, "gloo")
     assert notes == []
     assert fit.model.sources == ("trace", "probe")
     assert fit.model.process_group == "0"
@@ -50,16 +51,16 @@ def test_sources_that_agree_are_fitted_together_at_the_level_of_the_trace() -> N
 
 
 def test_sources_that_differ_are_named_with_the_one_that_is_used() -> None:
-    (fit,), (note,) = fit_sources(trace(), [ladder(2.0)], 2, "gloo")
+    (fit,), _, (note,) = fit_sources(trace(), [ladder(2.0)], 2, "gloo")
     assert fit.model.sources == ("trace",)
     assert note.message.startswith(
         "The probe measured 100% longer times for all_reduce of float32 than the trace (up to 25% is agreement): "
-        "the trace's model is used, because it was measured inside the job."
+        "of it the trace alone is used, because it was measured inside the job."
     )
 
 
 def test_a_probe_replaces_a_trace_whose_peer_is_missing() -> None:
-    (fit,), (note,) = fit_sources(trace(9_000_000, complete=False), [ladder()], 2, "gloo")
+    (fit,), _, (note,) = fit_sources(trace(9_000_000, complete=False), [ladder()], 2, "gloo")
     assert fit.model.complete
     assert fit.model.sources == ("probe",)
     assert "a peer's trace is missing" in note.message
@@ -73,9 +74,43 @@ def test_a_probe_replaces_a_trace_whose_peer_is_missing() -> None:
     ],
 )
 def test_a_ladder_of_another_job_is_not_used(changes: dict[str, object], message: str) -> None:
-    (fit,), notes = fit_sources(trace(), [ladder(**changes)], 2, "gloo")
+    (fit,), _, notes = fit_sources(trace(), [ladder(**changes)], 2, "gloo")
     assert [note.message for note in notes] == [message]
     assert fit.model.sources == ("trace",)
+
+
+DTYPES = ("float32", "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("changes", "used"),
+    [
+        ({"factors": {"float32": 1.1, "bfloat16": 1.0}}, {"float32", "bfloat16"}),
+        ({"factors": {"float32": 2.0, "bfloat16": 1.0}}, set()),
+        ({"factors": {"float32": 2.0, "bfloat16": 1.0}, "seen": DTYPES}, {"bfloat16"}),
+        ({"factors": {"float32": 1.0, "bfloat16": 1.0}, "sizes": (KIB,)}, set()),
+        ({"factors": {"float32": 2.0}, "complete": False}, {"float32"}),
+        ({"factors": {"float32": 1.0}, "world_size": 4}, set()),
+    ],
+)
+def test_a_ladder_that_is_not_used_for_the_model_tells_nothing_else(changes: dict[str, Any], used: set[str]) -> None:
+    """Slow-downs and models of the all-reduce go with it, also of dtypes that the trace cannot vouch for."""
+    factors, seen = changes["factors"], changes.get("seen", DTYPES[:1])
+    transfers = [
+        replace(each, key=("0", "all_reduce", dtype))
+        for dtype in seen
+        for each in trace(complete=changes.get("complete", True))
+    ]
+    points = tuple(
+        point(size, factor * (200_000 + size), dtype=dtype, compute_slowdowns=(1.3,))
+        for dtype, factor in factors.items()
+        for size in changes.get("sizes", SIZES)
+    )
+    given = ladder(points=points, world_size=changes.get("world_size", 2))
+    fits, ladders, _ = fit_sources(transfers, [given], 2, "gloo")
+    assert {each.dtype for left in ladders for each in left.points} == used
+    assert {fit.model.dtype for fit in fits if "probe" in fit.model.sources} == used
+    assert (estimate_compute_slowdown(ladders) is None) == (not used)
 
 
 def test_what_the_trace_does_not_show_comes_from_the_ladder_alone() -> None:
@@ -93,7 +128,7 @@ def test_each_kind_of_collective_is_compared_with_its_own() -> None:
     points = tuple(
         point(size, factor * (200_000 + size), kind=kind) for kind, factor in factors.items() for size in SIZES
     )
-    fits, (note,) = fit_sources(transfers, [ladder(points=points)], 2, "gloo")
+    fits, _, (note,) = fit_sources(transfers, [ladder(points=points)], 2, "gloo")
     assert {fit.model.kind: fit.model.sources for fit in fits} == {
         "broadcast": ("trace", "probe"),
         "all_gather": ("trace",),
@@ -104,14 +139,14 @@ def test_each_kind_of_collective_is_compared_with_its_own() -> None:
 
 def test_sizes_far_apart_are_not_compared() -> None:
     small = tuple(point(size, 1000) for size in (KIB, 4 * KIB))
-    (fit,), (note,) = fit_sources(trace(), [ladder(points=small)], 2, "gloo")
+    (fit,), _, (note,) = fit_sources(trace(), [ladder(points=small)], 2, "gloo")
     assert fit.model.sources == ("trace",)
     assert "no size near the trace's" in note.message
 
 
 @pytest.mark.parametrize("backend", ["gloo", "unknown"])
 def test_without_ladders_the_trace_stands_alone(backend: Backend) -> None:
-    (fit,), notes = fit_sources(trace(), [], 2, backend)
+    (fit,), _, notes = fit_sources(trace(), [], 2, backend)
     assert (fit.model.sources, notes) == (("trace",), [])
 
 
