@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from advisor.replay import rebuilds
 from advisor.rules import EXCHANGE
 from advisor.rules.bench import Bench, measure_saving, open_bench
@@ -46,13 +48,16 @@ def _ask_for_another_size(bench: Bench) -> str:
 
 
 def _ask_for_a_cap(bench: Bench) -> str:
+    """The cap that may save most, which is never more than free communication would."""
     today, *others = rank_candidates(bench)
     savings = [(measure_saving(today, trial), trial) for trial in others]
     saving, trial = max(savings, key=lambda pair: pair[0].high, default=(None, today))
-    if saving is None or saving.high <= bench.indifference_ns:
+    free = bench.try_config(replace(bench.config, comm_hook="noop"), central=True)
+    most_ns = float(today.steps_ns[0] - free.steps_ns[0])
+    if saving is None or min(saving.high, most_ns) <= bench.indifference_ns:
         return ""
     named = say_value("bucket_cap_mb", trial.config.bucket_cap_mb)
     return (
-        f"Measure bucket_cap_mb {named} next: it may save up to {say_ms(saving.high)} a step, but below "
+        f"Measure bucket_cap_mb {named} next: it may save up to {say_ms(min(saving.high, most_ns))} a step, but below "
         f"{say_ms(bench.indifference_ns)} nobody could tell it from today's, and it is not sure to save that."
     )

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 
 from advisor.bucketing import DEFAULT_BUCKET_CAP_MB
-from advisor.replay import Job, rebuilds
+from advisor.replay import Job, bucket_gradients, rebuilds
 from advisor.rules.bench import Trial, measure_saving, open_bench, rank_by_regret, show_steps
 from advisor.rules.caps import count_decimals, rank_candidates
-from advisor.rules.words import find_rows, say_ms, say_value
+from advisor.rules.words import find_rows, say_bytes, say_ms, say_value
 from advisor.schema import DDPConfig, Evidence, Recommendation
 from advisor.verdict import Analysis
 
@@ -35,20 +35,16 @@ def propose(analysis: Analysis) -> Recommendation | None:
         return None
     best = next(trial for trial in rank_by_regret([today, *others]) if trial in good)
     equal = [trial for trial in good if trial.steps_ns[0] <= best.steps_ns[0] + bench.indifference_ns]
-    chosen = min(
-        equal, key=lambda t: (round(10 * _distance(t.config, bench.config)), count_decimals(t.config), t.num_buckets)
-    )
+    chosen = min(equal, key=lambda trial: _rank_equal(trial, bench.config))
     saving = measure_saving(today, chosen)
-    fewer = "Fewer" if chosen.num_buckets < today.num_buckets else "More, smaller"
-    effect = "pay less latency" if chosen.num_buckets < today.num_buckets else "start earlier and leave less to the end"
     caps = {trial.config.bucket_cap_mb for trial in equal if trial.config.bucket_cap_mb is not None}
     change = {"bucket_cap_mb": chosen.config.bucket_cap_mb}
     return Recommendation(
         rule=RULE,
         title=f"Set bucket_cap_mb to {_name_cap(chosen.config)} (today: {_name_cap(bench.config)})",
         message=(
-            f"{fewer} buckets ({chosen.num_buckets} instead of {today.num_buckets}) {effect}: replay predicts "
-            f"{say_ms(saving.value)} less a step. Set the cap and measure it beside today's before you keep it."
+            f"{_say_effect(bench.job, today, chosen)}: replay predicts {say_ms(saving.value)} less a step. "
+            "Set the cap and measure it beside today's before you keep it."
         ),
         change=change | {"bucket_cap_mb_list": None} if bench.config.bucket_cap_mb_list else change,
         saving_ns=saving,
@@ -78,6 +74,26 @@ def _rank_equal(trial: Trial, today: DDPConfig) -> tuple[int, int, int]:
 def _distance(config: DDPConfig, today: DDPConfig) -> float:
     ours = config.bucket_cap_mb or DEFAULT_BUCKET_CAP_MB
     return abs(math.log(ours / (today.bucket_cap_mb or DEFAULT_BUCKET_CAP_MB)))
+
+
+def _say_effect(job: Job, today: Trial, chosen: Trial) -> str:
+    """How the chosen buckets differ from today's, and what that does: as far as both are seen in them."""
+    if chosen.num_buckets < today.num_buckets:
+        return f"Fewer buckets ({chosen.num_buckets} instead of {today.num_buckets}) pay less latency"
+    buckets = (
+        f"More buckets ({chosen.num_buckets} instead of {today.num_buckets})"
+        if chosen.num_buckets > today.num_buckets
+        else f"As many buckets ({chosen.num_buckets}), cut elsewhere,"
+    )
+    last, last_today = (_sum_last_bucket(job, trial.config) for trial in (chosen, today))
+    if last < last_today:
+        return f"{buckets} leave less to the end ({say_bytes(last)} instead of {say_bytes(last_today)})"
+    return f"{buckets} end sooner"
+
+
+def _sum_last_bucket(job: Job, config: DDPConfig) -> int:
+    """Bytes of the gradients in the bucket that is launched last."""
+    return sum(job.profile.slowest.gradients[i].num_bytes for i in bucket_gradients(job.profile, config)[-1])
 
 
 def _name_cap(config: DDPConfig) -> str:

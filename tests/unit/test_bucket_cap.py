@@ -100,3 +100,28 @@ def test_the_inputs_are_left_unchanged() -> None:
     before = msgspec.json.encode(analysis.job.profile if analysis.job else None)
     bucket_cap.propose(analysis)
     assert msgspec.json.encode(analysis.job.profile if analysis.job else None) == before
+
+
+@pytest.mark.parametrize(
+    ("sizes_mib", "today_mib", "chosen_mib", "said"),
+    [
+        ((4, 4, 4, 4), 1.0, 16.0, "Fewer buckets (1 instead of 4) pay less latency"),
+        ((4, 4, 4, 4), 16.0, 8.0, "More buckets (2 instead of 1) leave less to the end (8.4 MB instead of 17 MB)"),
+        ((4, 16, 4), 20.0, 4.0, "More buckets (3 instead of 2) end sooner"),  # 4 MiB are last in both
+    ],
+)
+def test_what_is_said_of_other_buckets_is_true_of_them(
+    sizes_mib: tuple[int, ...], today_mib: float, chosen_mib: float, said: str
+) -> None:
+    job = build_job([(k + 1, size * MIB) for k, size in enumerate(sizes_mib)], backward_ms=len(sizes_mib))
+    bench = build_bench(job, build_config(bucket_cap_mb=today_mib))
+    assert bucket_cap._say_effect(job, bench.today, bench.try_change({"bucket_cap_mb": chosen_mib})) == said
+
+
+def test_as_many_buckets_are_not_called_more_or_smaller() -> None:
+    """Unset gives 1 and 21 MiB; a cap of 14 gives 14 and 8, of which only 8 are left to the end."""
+    job = build_job([(k + 1, size * MIB) for k, size in enumerate((1, 13, 8))], backward_ms=60)
+    bench = build_bench(job, build_config())
+    assert bucket_cap._say_effect(job, bench.today, bench.try_change({"bucket_cap_mb": 14.0})) == (
+        "As many buckets (2), cut elsewhere, leave less to the end (8.4 MB instead of 22 MB)"
+    )

@@ -19,7 +19,7 @@ from advisor.rules import EXCHANGE, RULES
 from advisor.rules.bench import measure_saving, open_bench
 from advisor.rules.guards import find_guard
 from advisor.rules.memory import estimate_memory_bytes
-from advisor.schema import DDPConfig, JobSketch, Recommendation, Verdict, VerdictCode
+from advisor.schema import DDPConfig, Estimate, JobSketch, Recommendation, Verdict, VerdictCode
 from advisor.verdict import Analysis
 from tests.advice_builders import Shown, build_advice_analysis
 from tests.job_builders import MB, MS, build_config, build_job, exactly
@@ -247,6 +247,19 @@ def test_the_next_measurement_is_the_advice_or_a_second_size() -> None:
     said = suggest_measurement(dataclasses.replace(analysis, job=unknown), verdict("balanced"), advice)
     assert said.startswith("Profile bucket_cap_mb 12 MiB next")  # 48 MiB in one bucket
     assert suggest_measurement(analysis, verdict("host_bound"), ()) == ""
+
+
+def test_the_cap_to_measure_never_promises_more_than_free_communication() -> None:
+    """One bucket of 50 MB blocks 5.06 of 20.06 ms, though its pace may be three times as slow; noise may hide them."""
+    job = even_job()
+    (segment,) = job.model.segments
+    vague = replace(segment, beta_ns_per_byte=Estimate(value=0.1, low=0.05, high=0.3, basis="fitted"))
+    job = dataclasses.replace(job, model=replace(job.model, segments=(vague,)))
+    analysis = build_advice_analysis(job, build_config(bucket_cap_mb=100.0))
+    assert "up to 5.1 ms a step" in suggest_measurement(analysis, verdict("bandwidth_bound"), ())
+    assert analysis.baseline is not None
+    loud = dataclasses.replace(analysis, baseline=replace(analysis.baseline, noise_floor_fraction=0.15))
+    assert suggest_measurement(loud, verdict("bandwidth_bound"), ()) == ""
 
 
 def test_every_field_that_may_change_belongs_to_ddp() -> None:
