@@ -96,14 +96,12 @@ def _combine(
     ratio = compare_with(theirs.model, transfers, own.communication_slowdown.value)
     if ratio is None:
         return own, [f"{names} measured no size near the trace's {what}: of it the trace alone is used."]
-    difference = (
-        f"{names} measured {abs(ratio - 1):.0%} {'longer' if ratio > 1 else 'shorter'} times for {what} than the trace"
-    )
     if 1 / AGREEMENT <= ratio <= AGREEMENT:
         return fit_comm_model([*transfers, *elsewhere], world_size, backend), []
     return own, [
-        f"{difference} (up to {AGREEMENT - 1:.0%} is agreement): of it the trace alone is used, because it was "
-        "measured inside the job. Measure again on the same machines, with nothing else running."
+        f"{names} measured {ratio:.2f} times the trace's times for {what} ({1 / AGREEMENT:g} to {AGREEMENT:g} is "
+        "agreement): of it the trace alone is used, because it was measured inside the job. Measure again on the same "
+        "machines, with nothing else running."
     ]
 
 

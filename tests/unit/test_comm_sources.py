@@ -54,7 +54,7 @@ def test_sources_that_differ_are_named_with_the_one_that_is_used() -> None:
     (fit,), _, (note,) = fit_sources(trace(), [ladder(2.0)], 2, "gloo")
     assert fit.model.sources == ("trace",)
     assert note.message.startswith(
-        "The probe measured 100% longer times for all_reduce of float32 than the trace (up to 25% is agreement): "
+        "The probe measured 2.00 times the trace's times for all_reduce of float32 (0.8 to 1.25 is agreement): "
         "of it the trace alone is used, because it was measured inside the job."
     )
 
@@ -134,7 +134,7 @@ def test_each_kind_of_collective_is_compared_with_its_own() -> None:
         "all_gather": ("trace",),
         "reduce_scatter": ("probe",),
     }
-    assert note.message.startswith("The probe measured 100% longer times for all_gather of float32 than the trace")
+    assert note.message.startswith("The probe measured 2.00 times the trace's times for all_gather of float32")
 
 
 def test_sizes_far_apart_are_not_compared() -> None:
