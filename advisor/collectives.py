@@ -9,17 +9,21 @@ agree after that.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import median_low
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from scipy.optimize import linear_sum_assignment
 
 from advisor.clocks import Clock, find_spread, fit_clock
+from advisor.common_order import find_common_order
+from advisor.launch_queue import find_launches
 from advisor.readers.names import (
     ANNOTATION,
     AUTOGRAD_NODE,
@@ -216,8 +220,7 @@ def _count_members(ranks: Sequence[Sequence[Collective]], world_size: int) -> di
 def _align(reference: Sequence[Collective], other: Sequence[Collective]) -> list[tuple[int, int]]:
     """Index pairs of the same collective.
 
-    A row of collectives that are all alike can be aligned in several ways: the ends say whether its first or its last
-    ones are missing.
+    A row of collectives that are all alike can be aligned in several ways: the ends say which of them are missing.
     """
     left = [collective.signature for collective in reference]
     right = [collective.signature for collective in other]
@@ -226,43 +229,39 @@ def _align(reference: Sequence[Collective], other: Sequence[Collective]) -> list
     early = find_common_order(left, right)
     mirrored = find_common_order(left[::-1], right[::-1])
     late = [(len(left) - 1 - i, len(right) - 1 - j) for i, j in reversed(mirrored)]
-    return min(early, late, key=lambda pairs: _measure_fit(reference, other, pairs))
+    return _settle_alike(reference, other, min(early, late, key=lambda pairs: _measure_fit(reference, other, pairs)))
+
+
+def _settle_alike(
+    reference: Sequence[Collective], other: Sequence[Collective], pairs: Sequence[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Pairs anew, by their ends, what is alike within a step and of which one side has fewer."""
+    if not pairs:
+        return []
+    offset = median_low(other[j].end_ns - reference[i].end_ns for i, j in pairs)
+    left, right = _group_places(reference), _group_places(other)
+    uneven = {key for key in left.keys() & right.keys() if len(left[key]) != len(right[key])}
+    settled = [(i, j) for i, j in pairs if reference[i].signature not in uneven]
+    for key in uneven:
+        own, theirs = left[key], right[key]
+        apart = [[abs(other[j].end_ns - reference[i].end_ns - offset) for j in theirs] for i in own]
+        rows, columns = linear_sum_assignment(apart)
+        settled += [(own[row], theirs[column]) for row, column in zip(sorted(rows), sorted(columns), strict=True)]
+    return sorted(settled)
+
+
+def _group_places(collectives: Sequence[Collective]) -> dict[Hashable, list[int]]:
+    """The places of what is alike within a step."""
+    places: dict[Hashable, list[int]] = defaultdict(list)
+    for place, collective in enumerate(collectives):
+        if collective.step is not None:
+            places[collective.signature].append(place)
+    return dict(places)
 
 
 def _measure_fit(reference: Sequence[Collective], other: Sequence[Collective], pairs: Sequence[tuple[int, int]]) -> int:
     """How much the distances between the ends differ."""
     return find_spread(np.array([other[j].end_ns - reference[i].end_ns for i, j in pairs], dtype=np.int64))
-
-
-def find_common_order(left: Sequence[Hashable], right: Sequence[Hashable]) -> list[tuple[int, int]]:
-    """Index pairs of a longest common subsequence, the earliest where there are several.
-
-    Row i, an integer, has bit j clear where the first i of `left` have one more in common with the first j + 1 of
-    `right` than with the first j.
-
-    Example: "abcabc" and "abcbc" share "abcbc": [(0, 0), (1, 1), (2, 2), (4, 3), (5, 4)].
-
-    **Source**: Hyyrö, Bit-parallel LCS-length computation revisited (2004).
-    """
-    places: dict[Hashable, int] = defaultdict(int)
-    for j, item in enumerate(right):
-        places[item] |= 1 << j
-    everywhere = (1 << len(right)) - 1
-    rows = [everywhere]
-    for item in left:
-        shared = rows[-1] & places[item]
-        rows.append(((rows[-1] + shared) | (rows[-1] - shared)) & everywhere)
-    pairs = []
-    i, j = len(left), len(right)
-    while i and j:
-        if rows[i] >> (j - 1) & 1:
-            j -= 1
-        elif not rows[i - 1] >> (j - 1) & 1:
-            i -= 1
-        else:
-            i, j = i - 1, j - 1
-            pairs.append((i, j))
-    return pairs[::-1]
 
 
 def _locate(timeline: RankTimeline, host_ns: int) -> tuple[int | None, Phase | None]:
@@ -275,19 +274,16 @@ def _locate(timeline: RankTimeline, host_ns: int) -> tuple[int | None, Phase | N
 
 
 def _from_gloo_spans(timeline: RankTimeline) -> list[Collective]:
-    """Gloo: launched by a c10d operator on the caller's thread, executed first in first out as a worker's span."""
+    """Gloo: launched by a c10d operator on the caller's thread, executed as a worker's span."""
     events = timeline.trace.events
     operators = events[match_names(events, COLLECTIVE_OP.match) & events["category"].isin(OPERATOR).to_numpy()]
-    queues: dict[tuple[CollectiveKind | None, int], deque[Place]] = defaultdict(deque)
-    for operator in operators.to_dict("records"):
-        place = (operator["thread"], operator["start_ns"])
-        queues[name_collective_kind(operator["name"]), operator["num_elements"]].append(place)
+    spans = events[timeline.communication_rows]
+    places = [*zip(operators["thread"], operators["start_ns"].tolist(), strict=True), NOWHERE]
+    launch_of = find_launches(operators, spans, [step.host_start_ns for step in timeline.steps])
     find_node = _find_nodes(events, operators["start_ns"].to_numpy())
     found = []
-    for span in events[timeline.communication_rows].to_dict("records"):
-        kind, elements = name_collective_kind(span["name"]), span["num_elements"]
-        queue = queues[kind, elements] or queues[kind, -1]
-        launch = queue.popleft() if queue and queue[0][1] <= span["start_ns"] else NOWHERE
+    for span, place in zip(spans.to_dict("records"), launch_of, strict=True):
+        launch, elements = places[place], span["num_elements"]
         step, phase = _locate(timeline, launch[1] if launch[1] >= 0 else span["start_ns"])
         found.append(
             Collective(
@@ -295,7 +291,7 @@ def _from_gloo_spans(timeline: RankTimeline) -> list[Collective]:
                 step=step,
                 phase=phase,
                 process_group=span["process_group"],
-                kind=kind,
+                kind=name_collective_kind(span["name"]),
                 dtype=span["dtype"],
                 num_elements=elements,
                 num_bytes=count_bytes(elements, span["dtype"]),

@@ -279,7 +279,7 @@ def _find_phases(on_host: tuple[pd.DataFrame, Intervals], start: int, end: int) 
         after = (starts >= gradients_end) & (starts < until)
         if not (after & finish).any():
             launches = int((window["launch"].to_numpy() & (starts >= backward_start) & (starts < gradients_end)).sum())
-            after &= starts >= _find_reduced(awaited, backward_start, launches)
+            after &= starts >= _find_reduced(awaited, (backward_start, until), launches)
         cuts.append(("gradient_finish", gradients_end, _find_finish_end(starts, ends, after, finish, until)))
         opened = until
     unanswered = window["forward"].to_numpy() & (starts >= opened)
@@ -291,11 +291,11 @@ def _find_phases(on_host: tuple[pd.DataFrame, Intervals], start: int, end: int) 
     return _fill_gaps(sorted(cuts, key=lambda cut: cut[1]), start, end, forwards)
 
 
-def _find_reduced(awaited: Intervals, backward_start: int, launches: int) -> int:
+def _find_reduced(awaited: Intervals, within: tuple[int, int], launches: int) -> int:
     """When the collectives that a backward launched had ended; they run in the order of their launches."""
-    first = int(np.searchsorted(awaited[:, 0], backward_start))
-    own = awaited[first : first + launches, 1]
-    return int(own.max()) if len(own) else backward_start
+    first, beyond = np.searchsorted(awaited[:, 0], within)
+    own = awaited[first : min(first + launches, beyond), 1]
+    return int(own.max()) if len(own) else within[0]
 
 
 def _is_gradient_finish(name: str) -> bool:

@@ -179,13 +179,14 @@ class _Writer:
         self.add("user_annotation", "DistributedDataParallel.forward", (plan.forward, plan.backward))
         for span in self._cut(plan.forward, plan.backward):
             self._write_product(*span)
-        closing = set(plan.ready)
+        sizes = dict(zip(plan.ready, self.scenario.count_bytes(), strict=True))
         for before, at, elements in self._list_gradients(plan):
             self.add("cpu_op", f"{NODE}AddmmBackward0", (before, at - 4 * US))
             self._write_product(before, at - 4 * US)
             self._write_gradient((at - 4 * US, at), elements)
-            if at in closing:
-                self.add("cpu_op", "c10d::allreduce_", (at - US, at))
+            if at in sizes:
+                dims = {"Input Dims": [[[sizes[at] // 4]], []]}
+                self.add("cpu_op", "c10d::allreduce_", (at - US, at), **dims)
         self._write_tail((plan.gradients[-1], plan.backward_end))
         for starts, worker, ends, num_bytes in zip(*exchange, self.scenario.count_bytes(), strict=True):
             args = {"Input Dims": [[num_bytes // 4]], "Input type": ["float"]}

@@ -5,7 +5,8 @@ from itertools import combinations, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.collectives import Collective, find_common_order, match_collectives
+from advisor.collectives import Collective, match_collectives
+from advisor.common_order import find_common_order
 
 WORDS = st.text("ABC", max_size=8)
 

@@ -12,10 +12,10 @@ from advisor.collectives import (
     Collective,
     count_bytes,
     find_collectives,
-    find_common_order,
     match_collectives,
     measure_residuals,
 )
+from advisor.common_order import find_common_order
 from tests.trace_builders import ALL_REDUCE_KERNEL, NCCL_STREAM, RankTrace, describe_collective
 
 EPOCH_US = 1_711_964_646_416_788
