@@ -126,7 +126,7 @@ def _find_communication_slowdown(fit: CommFit | None, assumed: list[str]) -> Est
     """The fit's own, which holds a probe's samples too; without all ranks it tells none."""
     if fit is not None and fit.model.complete:
         return fit.communication_slowdown
-    why = "no communication model" if fit is None else "a rank's trace is missing"
+    why = "no all-reduce of gradients was timed" if fit is None else "a rank's trace is missing"
     assumed.append(
         f"communication is not slowed down by computation, and by a factor of {MOST_SLOWDOWN:g} at most ({why})"
     )
@@ -191,8 +191,8 @@ def _find_casts(copy_out: Estimate, device: DeviceType, assumed: list[str]) -> d
     else:
         cast = CPU_CAST if device == "cpu" else GPU_CAST
     assumed.append(
-        f"a hook that casts gradients to 16 bits costs {cast.low:.2g} to {cast.high:.2g} ns a byte, "
-        f"{CAST_BYTES} bytes of memory traffic an element (no such hook ran)"
+        f"a hook that casts gradients to 16 bits costs {_say(cast.low)} to {_say(cast.high)} ns a byte, "
+        f"{CAST_BYTES} bytes of memory traffic an element (no cast was timed)"
     )
     return dict.fromkeys(CASTING_HOOKS.values(), cast)
 
@@ -236,6 +236,11 @@ def _limit(ratio: Estimate, least: float, most: float = float("inf")) -> Estimat
     """A factor as replay takes it: communication makes nothing faster."""
     value, low, high = (min(most, max(least, bound)) for bound in (ratio.value, ratio.low, ratio.high))
     return Estimate(value=value, low=low, high=high, basis="fitted")
+
+
+def _say(number: float) -> str:
+    """Two digits, and no power of ten."""
+    return f"{float(f'{number:.2g}'):,.10g}"
 
 
 def _assume(value: float, *, low: float | None = None, high: float | None = None) -> Estimate:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from advisor.calibrate import GPU_CAST, MOST_SLOWDOWN, Calibrated, calibrate
@@ -77,6 +79,16 @@ def test_copies_and_the_casts_of_a_hook_go_at_the_pace_of_memory() -> None:
     assert cast.value == pytest.approx(1.5 * 10_000 / 512)
     assert cast.low < cast.value / 2.9 < cast.value * 2.9 < cast.high
     assert cast.basis == "extrapolated"
+
+
+@pytest.mark.parametrize("copy_us", [0.005, 1, 100, 100_000])
+def test_what_is_assumed_reads_as_plain_numbers(copy_us: float) -> None:
+    ranks = [trace(rank, copies=False) for rank in range(2)]
+    for one in ranks:
+        one.copy_back(450, 450 + copy_us)
+    front = lay_out(*ranks)
+    assumed = calibrate(front.observations, front.schedules, None, "gloo").calibration.assumed
+    assert not any(re.search(r"\de[+-]", text) for text in assumed)
 
 
 def test_without_copies_a_cast_costs_what_is_usual() -> None:

@@ -8,6 +8,7 @@ slows computation nor is slowed.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -199,6 +200,33 @@ def test_no_collective_at_all_is_an_alarm(tmp_path: Path) -> None:
     report = pipeline.analyze([tmp_path])
     assert [alarm.code for alarm in report.alarms] == ["no_communication"]
     assert report.verdict.code == "unknown"
+
+
+SETTINGS, COSTS = {"comm_hook", "bucket_cap_mb"}, {"two collectives", "a hook that casts"}
+
+
+@pytest.mark.parametrize(
+    ("shapes", "ddp", "assumed"),
+    [(True, True, COSTS), (False, True, SETTINGS), (True, False, set()), (False, False, set())],
+)
+def test_only_what_the_answer_takes_for_granted_is_named(
+    tmp_path: Path, shapes: bool, ddp: bool, assumed: set[str]
+) -> None:
+    """Costs where something is replayed, settings where nothing tells them, and neither outside of DDP."""
+    for rank in (0, 1):
+        trace = record_rank(rank)
+        trace.events = [
+            event if shapes else {**event, "args": {}}
+            for event in trace.events
+            if ddp or not re.search("DistributedDataParallel|AccumulateGrad|ddp", event["name"])
+        ]
+        (tmp_path / f"rank{rank}.json").write_bytes(trace.to_json())
+    report = pipeline.analyze([tmp_path])
+    said = " ".join(note.message for note in report.notes if note.message.startswith("Assumed"))
+    words = {"comm_hook": "comm hook", "bucket_cap_mb": "bucket_cap_mb"}
+    assert {what for what in SETTINGS | COSTS if words.get(what, what) in said} == assumed
+    assert set(report.assumed_settings) == assumed & SETTINGS
+    assert "no such hook ran" not in said
 
 
 def test_two_files_of_one_rank_are_refused(tmp_path: Path) -> None:
