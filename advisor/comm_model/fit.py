@@ -107,7 +107,7 @@ def fit_comm_model(transfers: Sequence[Transfer], world_size: int, backend: Back
             CommSample(num_bytes=t.num_bytes, transfer_ns=round(t.exclusive_ns), step=t.step, source=t.source)
             for t in transfers
         ),
-        latency_known=has_sizes and enough,
+        latency_known=has_sizes and enough and complete,
         complete=complete,
         message=_explain(has_sizes, enough, complete, segments),
         draws=tuple(draws),

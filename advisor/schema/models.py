@@ -54,7 +54,7 @@ class CommModel(Struct, frozen=True, kw_only=True):
     segments: tuple[CommSegment, ...]
     samples: tuple[CommSample, ...]
     latency_known: bool
-    """False where the samples cannot tell alpha from beta: one size alone, or too few of them."""
+    """False where the samples cannot tell alpha from beta, being of one size or too few, or from waiting."""
     complete: bool
     """False where a peer's trace is missing: waiting for it may hide in these times, which are upper limits."""
     message: str

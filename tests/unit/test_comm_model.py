@@ -186,6 +186,7 @@ def test_latency_alone_is_fitted_too() -> None:
 def test_missing_peers_make_it_an_upper_limit_without_a_slowdown() -> None:
     found = fit(transfers(1_000_000, 1, gamma=0.5, complete=False))
     assert not found.model.complete
+    assert not found.model.latency_known
     assert found.communication_slowdown.value == found.communication_slowdown.high == 1
     assert "upper limits" in found.model.message
 
