@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from advisor.all_reduce import RING, TREE, Algorithm, traffic_factor
 from advisor.errors import UsageError
-from advisor.replay import Job, Scenario, draw_scenarios, replay_scenarios, step_ns
+from advisor.replay import Job, Scenario, blocking_ns, draw_scenarios, replay_scenarios, step_ns
 from advisor.schema import Baseline, Basis, ComputeScaling, DDPConfig, Estimate, Forecast, ForecastRow
 
 Floats = npt.NDArray[np.float64]
@@ -87,7 +87,7 @@ def _forecast_row(
         scenarios = [scale_link(scenario, config.world_size, world_size, algorithm) for scenario in today]
         runs = replay_scenarios(scaled, there, scenarios)
         steps.append(np.array([step_ns(scaled, there, run) for run in runs]))
-        blockings.append(np.array([run.blocking for run in runs]))
+        blockings.append(np.array([blocking_ns(scaled, run) for run in runs]))
     basis: Basis = "fitted" if world_size == config.world_size else "extrapolated"
     return ForecastRow(
         world_size=world_size,

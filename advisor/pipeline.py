@@ -90,8 +90,9 @@ def what_if(report: Report, config: DDPConfig) -> Prediction:
     The profiled setting itself comes out as the report's own `today`, explained up to the step that was measured.
 
     Raises:
-        UsageError: The report holds no step profile, calibration or communication model, or nobody knows what the
-            comm hook costs.
+        UsageError: The report holds no step profile, calibration or communication model; or replay cannot evaluate
+            the setting: other ranks (`forecast_ranks` does), buckets that would be split where nobody knows their
+            gradients, a hook of unknown cost, what no profile of another setting tells.
     """
     job = find_job(report)
     if job is None:

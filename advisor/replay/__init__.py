@@ -1,7 +1,8 @@
 """What the step would take under other settings: one backward replayed with its buckets, and the step around it.
 
 scenarios: the numbers, certain and drawn; buckets: what a setting makes of the gradients; backward: the replay itself;
-prediction: the step around it; waterfall: where its time goes, term by term; baseline: the check against measurement.
+gaps: settings that it cannot evaluate; prediction: the step around it; waterfall: where its time goes, term by term;
+baseline: the check against measurement.
 
 After the last gradient the step goes on when each bucket in turn has ended and been copied out, or, on a GPU, when the
 host has launched what follows, whichever is later. The slowest rank decides when a gradient is ready.
@@ -12,13 +13,12 @@ from advisor.replay.baseline import check_baseline, estimate_residual
 from advisor.replay.buckets import (
     bucket_gradients,
     count_wire_bytes,
-    find_gap,
-    hides_gradients,
     plan_backward,
     rebuilds,
     sends_nothing,
 )
-from advisor.replay.prediction import predict, predict_ceiling, replay_scenarios, step_ns
+from advisor.replay.gaps import find_gap, hides_gradients
+from advisor.replay.prediction import blocking_ns, predict, predict_ceiling, replay_scenarios, step_ns
 from advisor.replay.scenarios import NUM_DRAWS, Job, Scenario, draw_scenarios, free_communication
 from advisor.replay.waterfall import explain_step, sum_copies_in
 
@@ -29,6 +29,7 @@ __all__ = [
     "Job",
     "Replayed",
     "Scenario",
+    "blocking_ns",
     "bucket_gradients",
     "check_baseline",
     "count_wire_bytes",

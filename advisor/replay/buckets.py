@@ -20,12 +20,10 @@ from advisor.bucketing import assign_first, assign_rebuilt, bucket_limits
 from advisor.powersgd import Parts, find_powersgd_rank, list_rounds, split_bucket
 from advisor.replay.backward import Backward, Chains
 from advisor.replay.scenarios import Floats, Job
-from advisor.schema import POWERSGD, DDPConfig, GradientReady, StepProfile
+from advisor.schema import DDPConfig, GradientReady, StepProfile
 
 WIRE_BYTES: Mapping[str, int] = {"fp16": 2, "bf16": 2}
 """Bytes an element on the wire under a hook that casts."""
-KNOWN_HOOKS = frozenset({"none", "allreduce", "noop", *WIRE_BYTES})
-"""Hooks whose cost replay knows, or takes from its calibration."""
 MARK_BYTES = 4
 """Of each parameter in the mark of those that were used."""
 
@@ -149,27 +147,6 @@ def sends_nothing(config: DDPConfig) -> bool:
 def holds_backward(config: DDPConfig) -> bool:
     """Whether PowerSGD holds backward up until its bucket is done, as torch's own hook does; gloo can only run ours."""
     return config.backend != "gloo"
-
-
-def hides_gradients(job: Job) -> bool:
-    """Whether PowerSGD was profiled, and nobody tells what the all-reduces that were seen are made of."""
-    return job.today is not None and find_powersgd_rank(job.today.comm_hook) is not None and not job.profile.shapes
-
-
-def find_gap(job: Job, config: DDPConfig) -> str | None:
-    """What is missing to predict a setting, as a sentence; None for nothing: today's own hook is in the profile."""
-    hook = config.comm_hook
-    if hides_gradients(job) and config != job.today:
-        return "The hook that was profiled hides the gradients' sizes: profile without it, then ask what would change."
-    if hook in KNOWN_HOOKS or (job.today is not None and hook == job.today.comm_hook):
-        return None
-    if find_powersgd_rank(hook) is None:
-        return f"What comm_hook {hook!r} costs cannot be predicted: measure it instead."
-    if not job.profile.sizes_known:
-        return f"What comm_hook {hook!r} sends follows from the gradients' shapes: record with record_shapes=True."
-    if not job.profile.shapes or POWERSGD not in job.calibration.hook_ns_per_byte:
-        return f"This report is too old to tell what comm_hook {hook!r} costs: analyze the traces again."
-    return None
 
 
 def count_wire_bytes(gradient: GradientReady, config: DDPConfig) -> float:

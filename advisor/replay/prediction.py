@@ -33,18 +33,17 @@ def predict(
     scenarios = scenarios or draw_scenarios(job)
     backward = plan_backward(job, config)
     runs = _replay(backward, config, scenarios)
-    costs = _find_costs(job.calibration, config) if backward.chains else ()
-    is_assumed = any(cost.basis == "extrapolated" for cost in costs)
-    basis: Basis = "extrapolated" if is_assumed else "fitted"
+    assumed = tuple(_list_assumed(job, config, backward))
+    basis: Basis = "extrapolated" if assumed else "fitted"
     step = summarize_draws([step_ns(job, config, run) for run in runs], basis)
     return Prediction(
         config=config,
         step_ns=step,
-        blocking_ns=summarize_draws([run.blocking for run in runs], basis),
+        blocking_ns=summarize_draws([blocking_ns(job, run) for run in runs], basis),
         exposed_ns=summarize_draws([run.exposed for run in runs], basis),
         buckets=tuple(_list_buckets(job, backward, config, runs[0])),
         waterfall=explain_step(job, config, scenarios[0], step.value if measured_ns is None else measured_ns),
-        assumed=(_say_computation(job.calibration, config),) if is_assumed else (),
+        assumed=assumed,
     )
 
 
@@ -66,6 +65,16 @@ def _list_transfers(backward: Backward, bucket: int) -> list[int]:
     assert backward.chains is not None
     of_bucket = enumerate(zip(backward.chains.buckets, backward.sizes, strict=False))
     return [place for place, (own, size) in of_bucket if own == bucket and size > 0]
+
+
+def _list_assumed(job: Job, config: DDPConfig, backward: Backward) -> Iterator[str]:
+    """What a setting takes for granted: PowerSGD's computation, and that buckets of unknown gradients merge whole."""
+    costs = _find_costs(job.calibration, config) if backward.chains else ()
+    if any(cost.basis == "extrapolated" for cost in costs):
+        yield _say_computation(job.calibration, config)
+    buckets = bucket_gradients(job.profile, config)
+    if not job.profile.sizes_known and len(buckets) < len(job.profile.slowest.gradients):
+        yield "today's buckets merge whole, though DDP may cut between any two gradients (their sizes are unknown)"
 
 
 def _find_costs(calibration: Calibration, config: DDPConfig) -> tuple[Estimate, Estimate]:
@@ -98,6 +107,12 @@ def step_ns(job: Job, config: DDPConfig, run: Replayed) -> float:
     exchanged = max(run.finish_end, run.compute_end + job.calibration.host_tail_ns.value)
     around = sum_around(job, job.profile.slowest, config.accumulation_steps)
     return (around + exchanged) * (1 + job.calibration.baseline_residual_fraction.value)
+
+
+def blocking_ns(job: Job, run: Replayed) -> float:
+    """What a replayed backward waits for communication, beyond what a GPU waits for its late host anyway."""
+    waiting_after = run.finish_end - run.compute_end
+    return max(0.0, run.blocking - min(job.calibration.host_tail_ns.value, waiting_after))
 
 
 def predict_ceiling(job: Job, config: DDPConfig) -> Estimate:

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from advisor.replay import (
     Job,
     Scenario,
+    blocking_ns,
     bucket_gradients,
     draw_scenarios,
     free_communication,
@@ -63,7 +64,7 @@ class Bench:
         scenarios = self.scenarios[: 1 if central else None]
         runs = replay_scenarios(self.job, config, scenarios)
         steps = np.array([step_ns(self.job, config, run) for run in runs])
-        return Trial(config, len(bucket_gradients(self.job.profile, config)), steps, runs[0].blocking)
+        return Trial(config, len(bucket_gradients(self.job.profile, config)), steps, blocking_ns(self.job, runs[0]))
 
     def try_change(self, change: Mapping[str, Any]) -> Trial:
         """Replays today's setting with a change."""

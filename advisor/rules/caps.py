@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from advisor.best_settings import find_best_first_bucket
 from advisor.bucketing import find_distinct_caps, round_cap_mb
-from advisor.replay import Job, bucket_gradients
+from advisor.replay import Job, bucket_gradients, find_gap
 from advisor.rules.bench import Bench, Trial
 from advisor.schema import DDPConfig
 
@@ -21,10 +21,12 @@ MANY_CAPS = 500
 
 @lru_cache(maxsize=1)
 def rank_candidates(bench: Bench) -> tuple[Trial, ...]:
-    """Today's setting first, then the finalists by their central prediction."""
+    """Today's setting first, then the finalists that can be predicted, by their central prediction."""
     job, config = bench.job, bench.config
     ours = bucket_gradients(job.profile, config)
-    configs = [c for c in list_configs(job, config) if bucket_gradients(job.profile, c) != ours]
+    configs = [
+        c for c in list_configs(job, config) if bucket_gradients(job.profile, c) != ours and not find_gap(job, c)
+    ]
     central = [bench.try_config(c, central=True) for c in configs]
     finalists = sorted(central, key=lambda trial: trial.steps_ns[0])[:FINALISTS]
     return bench.today, *(bench.try_config(finalist.config) for finalist in finalists)

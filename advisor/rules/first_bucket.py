@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from advisor.replay import find_gap
 from advisor.rules.bench import measure_saving, open_bench, show_steps
 from advisor.rules.caps import find_best_first, find_best_uniform
 from advisor.rules.words import find_rows, say_ms, say_value
@@ -20,6 +21,8 @@ def propose(analysis: Analysis) -> Recommendation | None:
         return None
     today, changed = bench.today, find_best_first(bench)
     best, saving = changed.config, measure_saving(today, changed)
+    if find_gap(bench.job, best) is not None:
+        return None
     if not (bench.matters(saving) and bench.matters(measure_saving(find_best_uniform(bench), changed))):
         return None
     sizes = say_value("bucket_cap_mb_list", best.bucket_cap_mb_list)

@@ -78,3 +78,19 @@ def test_without_a_replay_there_is_no_ceiling_and_no_what_if(name: str, trace_co
     if report.config is not None:
         with pytest.raises(UsageError, match="cannot predict"):
             what_if(report, report.config)
+
+
+def test_on_a_late_gpu_nothing_blocks_and_what_cannot_be_evaluated_is_refused(trace_corpus: Path) -> None:
+    """The A100's late host hides its last bucket: none of it blocks, as none did in the trace."""
+    report = analyze([trace_corpus / "a100-resnet50-ddp-rank0of2"], holistic=False)
+    assert report.today is not None
+    assert report.today.blocking_ns.value == 0
+    assert report.config is not None
+    for changes, said in (
+        ({"bucket_cap_mb": 0.001}, "merged but not split"),
+        ({"gradient_as_bucket_view": True}, "not replayed"),
+        ({"world_size": 64}, "forecast"),
+        ({"accumulation_steps": 0}, "cannot be meant"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            what_if(report, replace(report.config, **changes))
