@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 
 from advisor.schema import CommModel, CommSegment, Report, SampleSource
 from reports.text import UNKNOWN, format_bandwidth, format_bytes, format_estimate_ns, format_rate, visible
@@ -11,6 +12,8 @@ HEADER = ("collective", "dtype", "ranks", "sizes", "latency", "bandwidth", "bus 
 SUMMARY_HEADER = ("group", "collective", "dtype", "latency", "bus bandwidth", "kinks", "source")
 MAX_MODELS = 12
 """Lines of models that a terminal should show; those with the most samples are kept."""
+MAX_NAMES = 4
+"""Models that a sentence names."""
 SOURCES: dict[SampleSource, str] = {"trace": "trace", "probe": "probe", "nccl_tests": "nccl-tests"}
 
 
@@ -23,6 +26,20 @@ def summarize_models(report: Report) -> tuple[tuple[str, ...], ...]:
     """A row under `SUMMARY_HEADER` for each model, in the report's order; nothing in it acts on a terminal."""
     kept = sorted(report.comm_models, key=lambda model: -len(model.samples))[:MAX_MODELS]
     return tuple(_summarize(model) for model in report.comm_models if model in kept)
+
+
+def explain_models(report: Report) -> tuple[str, ...]:
+    """What has to be said of the models, each thing once, with those that it holds for."""
+    names_of: dict[str, dict[str, None]] = defaultdict(dict)
+    for model in report.comm_models:
+        if model.message:
+            names_of[model.message][f"{model.kind} of {model.dtype}" if model.dtype else model.kind] = None
+    return tuple(f"{_enumerate(tuple(names))}: {message}" for message, names in names_of.items())
+
+
+def _enumerate(names: Sequence[str]) -> str:
+    more = len(names) - MAX_NAMES
+    return ", ".join(names[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _summarize(model: CommModel) -> tuple[str, ...]:

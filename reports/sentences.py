@@ -136,8 +136,3 @@ def say_evidence(evidence: Evidence) -> tuple[str, str, str]:
         return evidence.name, value, ""
     unit = "fraction" if evidence.unit.startswith("of ") else evidence.unit
     return evidence.name, value, format_quantity(evidence.threshold, unit)
-
-
-def say_messages(report: Report) -> tuple[str, ...]:
-    """What the communication models have to say of themselves, each thing once."""
-    return tuple(dict.fromkeys(model.message for model in report.comm_models if model.message))

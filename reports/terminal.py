@@ -12,7 +12,7 @@ from rich.text import Text
 
 from advisor.schema import Alarm, Evidence, Framework, Recommendation, Report
 from reports import holistic
-from reports.communication import SUMMARY_HEADER, summarize_models
+from reports.communication import SUMMARY_HEADER, explain_models, summarize_models
 from reports.forecast import render_forecast
 from reports.palette import PART_LABELS, PARTS
 from reports.sentences import (
@@ -20,7 +20,6 @@ from reports.sentences import (
     say_baseline,
     say_ceiling,
     say_evidence,
-    say_messages,
     say_predicted_change,
     say_saving,
     say_silence,
@@ -220,7 +219,7 @@ def _print_communication(report: Report, console: Console) -> None:
     _print_caption(
         f"fitted, with 95 % intervals; bus bandwidth as nccl-tests defines it, of large messages{kept}", console
     )
-    for message in say_messages(report):
+    for message in explain_models(report):
         _print_caption(visible(message), console)
 
 

@@ -20,14 +20,13 @@ from reports.charts import (
     step_time_bar,
     step_waterfall,
 )
-from reports.communication import HEADER, tabulate_models
+from reports.communication import HEADER, explain_models, tabulate_models
 from reports.sentences import (
     VERDICT_TITLES,
     headline_numbers,
     say_baseline,
     say_ceiling,
     say_evidence,
-    say_messages,
     say_predicted_change,
     say_saving,
     say_silence,
@@ -140,7 +139,7 @@ def _show_communication(report: Report) -> None:
         _head("Communication")
         _draw(communication_fit(report), "communication")
         st.dataframe([dict(zip(HEADER, row, strict=True)) for row in tabulate_models(report)], hide_index=True)
-        for message in say_messages(report):
+        for message in explain_models(report):
             st.caption(escape_markdown(message))
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from advisor.schema import Alarm, CommModel, CommSegment, Framework, Report
 from reports import render_terminal
-from reports.communication import MAX_MODELS
+from reports.communication import MAX_MODELS, explain_models
 from tests.builders import (
     MIB,
     a100_report,
@@ -83,11 +83,26 @@ def test_each_model_of_communication_has_a_line() -> None:
     report = gloo_report(comm_models=(reduce_scatter, unknown))
     lines = printed(report, 120).splitlines()
     cells = ("default_pg", "reduce_scatter", "bfloat16", "200 µs [190, 210]", "0.500 GB/s [0.475, 0.525]", "4 MiB")
-    (line,) = (line for line in lines if "reduce_scatter" in line)
+    (line,) = (line for line in lines if "reduce_scatter  " in line)
     assert line.split() == " ".join((*cells, "trace, probe")).split()
-    (line,) = (line for line in lines if "send_recv" in line)
+    (line,) = (line for line in lines if "send_recv  " in line)
     assert line.split() == ["–", "send_recv", "float32", "–", "–", "none", "trace"]
-    assert "One line fits all samples within 2 %." in lines
+    assert "reduce_scatter of bfloat16, send_recv of float32: One line fits all samples within 2 %." in lines
+
+
+def test_what_is_said_of_models_names_them() -> None:
+    """Of six kinds that say the same four are named; what nobody says is no sentence."""
+    alike = [model_with_a_kink(kind=f"kind{number}", message="Alike.") for number in range(6)]
+    models = (
+        *alike,
+        alike[0],
+        model_with_a_kink(kind="other", dtype="", message="Else."),
+        model_with_a_kink(message=""),
+    )
+    assert explain_models(gloo_report(comm_models=models)) == (
+        "kind0 of float32, kind1 of float32, kind2 of float32, kind3 of float32 and 2 more: Alike.",
+        "other: Else.",
+    )
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])
@@ -100,7 +115,7 @@ def test_lines_of_communication_fit_and_obey_nothing(width: int) -> None:
     table = text[text.index("\nCommunication") : text.index("\nRecommendation")]
     assert max(map(len, table.splitlines())) <= width
     assert "\x1b" not in text
-    assert table.count("reduce_scatter") == MAX_MODELS
+    assert table.count("reduce_scatter  ") == MAX_MODELS
     assert "the 12 of 13 with the most samples" in " ".join(table.split())
     assert "4 MiB" in table
 
