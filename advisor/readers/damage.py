@@ -1,8 +1,9 @@
 """What was lost of a damaged trace: how much text, when, and which steps.
 
 The events of a file follow each other by thread, then those of the device; within each part they are sorted by start,
-in stretches at least. So what a hole has swallowed began between its neighbours or, where the order jumps there, after
-the one or before the other. Of what should follow where a file ends early, nothing is known.
+in stretches at least. So what a hole has swallowed, and what has no possible time, began between its neighbours or,
+where the order jumps there, after the one or before the other. Of what should follow where a file ends early, nothing
+is known.
 """
 
 from __future__ import annotations
@@ -40,18 +41,19 @@ def find_damaged_times(damage: Damage, events: pd.DataFrame, places: Times, has_
         places: Their rows in the order of the file.
         has_devices: Whether the file names a GPU, whose events come last.
     """
-    if not damage.holes and not damage.ends_early:
+    lost_at = dict.fromkeys([*(hole.row for hole in damage.holes), *damage.unusable])
+    if not lost_at and not damage.ends_early:
         return ()
     earliest, latest = (times[places] for times in _reach(events))
     first, last = int(earliest.min()), int(latest.max()) + 1
     if damage.ends_early and _lacks_a_part(events, has_devices):
         return ((first, last),)
     spans: list[tuple[int, int]] = []
-    for hole in damage.holes:
-        if hole.row == len(events) and damage.ends_early:
+    for row in lost_at:
+        if row == len(events) and damage.ends_early:
             continue
-        before = int(earliest[max(0, hole.row - NUM_NEIGHBOURS) : hole.row].min(initial=last))
-        after = int(latest[hole.row : hole.row + NUM_NEIGHBOURS].max(initial=first))
+        before = int(earliest[max(0, row - NUM_NEIGHBOURS) : row].min(initial=last))
+        after = int(latest[row : row + NUM_NEIGHBOURS].max(initial=first))
         spans += [(before, after)] if before < after else [(first, after + 1), (before, last)]
     if damage.ends_early:
         spans += [(int(earliest[-NUM_NEIGHBOURS:].min()), last), *_find_emptier_steps(events)]
@@ -100,7 +102,11 @@ def note_damage(damage: Damage, file: str, steps: Sequence[int]) -> list[Quality
             "The file is not quite JSON (control characters, stray backslashes or commas, quotes inside names, NaN, or "
             "bytes that are not UTF-8): it was mended.",
         ),
-        (damage.num_unusable > 0, f"{damage.num_unusable} events have no possible time and were left out."),
+        (
+            bool(damage.unusable),
+            f"Events without a possible time were left out, {len(damage.unusable)} of them"
+            f"{'' if damage.holes or damage.ends_early else left_out}.",
+        ),
     ]
     return [QualityNote(message=sentence, file=file) for applies, sentence in sentences if applies]
 

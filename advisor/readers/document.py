@@ -57,8 +57,8 @@ class Damage:
     tail_is_damaged: bool = False
     is_mended: bool = False
     """Whether text was changed in place, or searched for whole events."""
-    num_unusable: int = 0
-    """Events without a possible time."""
+    unusable: list[int] = field(default_factory=list)
+    """For each event without a possible time, how many were kept before it."""
 
 
 class TraceDocument:
@@ -198,7 +198,7 @@ class TraceDocument:
 
     def _note(self, batch: Batch) -> Batch:
         self.num_events += batch.num_decoded
-        self.damage.num_unusable += batch.num_unusable
+        self.damage.unusable += [self._num_rows + row for row in batch.unusable]
         self._num_rows += len(batch.events)
         return batch
 

@@ -70,8 +70,8 @@ class Batch:
     end_ns: Times
     num_decoded: int
     """All events, of every phase and category."""
-    num_unusable: int
-    """Complete events that were left out because they have no time or an impossible one."""
+    unusable: Sequence[int] = ()
+    """The complete events left out because they have no time or an impossible one: how many were kept before each."""
 
 
 class EventDecoder:
@@ -140,11 +140,12 @@ def _build_batch(events: Sequence[AnyEvent], times_ns: Times, num_decoded: int) 
     """Takes the starts of all events, followed by their durations."""
     start_ns, duration_ns = times_ns[: len(events)], times_ns[len(events) :]
     usable = (start_ns != UNUSABLE) & (duration_ns != UNUSABLE) & (duration_ns < LONGEST_NS)
-    num_unusable = len(events) - int(np.count_nonzero(usable))
-    if num_unusable:
+    unusable: list[int] = []
+    if not usable.all():
+        unusable = np.cumsum(usable)[~usable].tolist()
         events = [events[place] for place in np.flatnonzero(usable).tolist()]
         start_ns, duration_ns = start_ns[usable], duration_ns[usable]
-    return Batch(events, start_ns, start_ns + np.maximum(duration_ns, 0), num_decoded, num_unusable)
+    return Batch(events, start_ns, start_ns + np.maximum(duration_ns, 0), num_decoded, unusable)
 
 
 def _loosen(fields: object) -> DigitsEvent | None:

@@ -10,7 +10,7 @@ RULE = "straggler"
 SOURCES = ("docs/numbers.md: waiting for late ranks",)
 NEXT: dict[Phase, str] = {
     "data": "Look at how it loads its data: its disk, its workers, and whether its samples are longer",
-    "forward": "Look at what it computes: longer samples, a slower or throttled device, another process beside it",
+    "forward": "Look at what it computes or waits for there: longer samples, a slower or throttled device, a busy host",
     "backward": "Look at what it computes: longer samples, a slower or throttled device, another process beside it",
     "gradient_finish": "Look at what runs on it after backward, and at its host's load",
     "optimizer": "Look at what only it does around the optimizer, such as logging or clipping",

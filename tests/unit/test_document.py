@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 
 import pytest
 
@@ -11,6 +12,7 @@ from advisor.errors import InputError
 from advisor.readers import text as blocks
 from advisor.readers.chrome import read_chrome_trace
 from advisor.tables import Trace
+from advisor.timeline import build_timeline
 from tests.trace_builders import NODE, RankTrace
 
 NUM_EVENTS = 200
@@ -71,6 +73,21 @@ def test_zeros_in_place_of_text_are_a_hole() -> None:
     trace = read(whole[:start] + bytes(end - start) + whole[end:])
     assert len(trace.events) == NUM_EVENTS - 11
     assert "step 4 is incomplete" in message(trace)
+
+
+@pytest.mark.parametrize("field", ["ts", "dur"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e30, None, "soon"])
+def test_events_without_a_possible_time_cost_their_steps(field: str, value: object) -> None:
+    document = json.loads(record())
+    for event in document["traceEvents"]:
+        if event["name"].endswith(("node430", "node431")):
+            event[field] = value
+    trace = read(json.dumps(document).encode())
+    assert len(trace.events) == NUM_EVENTS - 2
+    assert "Events without a possible time were left out, 2 of them; step 4 is incomplete and not counted." in message(
+        trace
+    )
+    assert [step.number for step in build_timeline(trace).steps] == [3, 5, 6]
 
 
 @pytest.mark.parametrize(
