@@ -27,11 +27,11 @@ launching and copying make it matter more."""
 
 
 def find_best_cap(job: Job, config: DDPConfig) -> DDPConfig:
-    """`config` with the uniform cap whose step is shortest; of equal ones the one with the fewest buckets."""
+    """`config` with the cap, or unset, whose step is shortest; of equal ones the one with the fewest buckets."""
     gradients = job.profile.slowest.gradients
     sizes, keys = [g.num_bytes for g in gradients], [g.dtype for g in gradients]
     ranges = find_distinct_caps(sizes, keys, caps_first_bucket=config.caps_first_bucket)
-    caps = [round_cap_mb(low, high) for low, high in ranges]
+    caps = [None, *(round_cap_mb(low, high) for low, high in ranges)]
     return min((replace(config, bucket_cap_mb=cap, bucket_cap_mb_list=None) for cap in caps), key=_judge_with(job))
 
 

@@ -90,6 +90,7 @@ def _print_schedules(estimate: JobEstimate, console: Console) -> None:
             console.print(_label(label) + _draw_channel(channel, backward_ns, width / longest), no_wrap=True)
     scale = format_ns(longest)
     console.print(Text(f"{'':{LABEL}}0{scale:>{width - 1}}", "dim"))
+    console.print(Text(f"{' and '.join(FILLS)} tell neighbouring buckets apart", "dim"))
 
 
 def _label(name: str) -> Text:

@@ -63,3 +63,15 @@ def test_the_search_equals_brute_force_where_two_share_the_link(seed: int) -> No
     least = min(step_ms(job, build_config(bucket_cap_mb_list=list_caps_mb(sizes, cut))) for cut in cuts)
     assert step_ms(job, find_best_list(job, build_config())) == pytest.approx(least, rel=1e-9)
     assert step_ms(job, find_best_cap(job, build_config())) >= least
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_setting_of_the_comparison_beats_the_best_cap_nor_that_the_best_list(seed: int) -> None:
+    """Unset is a setting as well: its first bucket of 1 MiB is smaller than the others, which no cap gives."""
+    random = Random(seed)
+    gradients = [(2.0 * (k + 1), random.randint(1, 6) * MB) for k in range(random.randint(2, 8))]
+    job = build_job(gradients, backward_ms=2 * len(gradients), alpha_ns=random.choice((0, MS)), concurrency=2)
+    best = step_ms(job, find_best_cap(job, build_config()))
+    assert step_ms(job, find_best_list(job, build_config())) <= best + 1e-9
+    for cap in (None, 0.5, 1.0, 2.0, 5.0, 10.0, 25.0, 100.0):
+        assert best <= step_ms(job, build_config(bucket_cap_mb=cap)) + 1e-9

@@ -63,6 +63,16 @@ def test_a_queue_is_drawn_to_scale() -> None:
     assert backward.count("█") == round(8 * scale)
     assert len(all_reduce) == 67
     assert [all_reduce[round(ms * scale) - 1] for ms in (2, 5, 8, 11, 14)] == [" ", "█", "▒", "█", "▒"]
+    assert "█ and ▒ tell neighbouring buckets apart" in printed
+
+
+def test_unset_is_the_best_cap_where_no_cap_is_as_good() -> None:
+    """Its first bucket of 1 MiB starts at 2 ms; a cap either pays latency twice more or starts at 4 ms."""
+    link = ["--bandwidth", "1GB/s", "--latency", "1ms", "--concurrency", "2", "--ranks", "64"]
+    printed = estimate("4x3MB", "--backward", "8ms", *link, "--cap", "unset,1")
+    (best_cap,) = [line.split() for line in printed.splitlines() if line.startswith(" best cap")]
+    assert best_cap == ["best", "cap", "unset", *rows(printed)["unset"][1:]]
+    assert [rows(printed)[name][-1] for name in ("unset", "1")] == ["27.62", "29.62"]
 
 
 def test_traffic_of_64_ranks() -> None:
