@@ -143,7 +143,7 @@ def _find_two_in_flight(
     known = next((ratio for ratio in measured if ratio is not None), None)
     if known is not None:
         return _limit(known, 1.0, SHARED)
-    assumed.append("two collectives in flight share the link evenly (no probe started two at once)")
+    assumed.append("two collectives in flight share the link evenly (no probe in use started two at once)")
     return _assume(SHARED)
 
 

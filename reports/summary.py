@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+import msgspec
+
 from advisor.schema import BucketContents, BucketSummary, DDPConfig, Recommendation, Report, StepSummary
+from advisor.schema.run import NOT_WRAPPER_ARGUMENTS
 from reports.palette import PARTS
 from reports.text import format_setting
 
@@ -122,11 +125,20 @@ def describe_run(report: Report) -> tuple[tuple[str, str], ...]:
             facts.append(("bucket_cap_mb_list", format_setting("bucket_cap_mb_list", config.bucket_cap_mb_list)))
         if config.accumulation_steps > 1:
             facts.append(("accumulation_steps", f"{config.accumulation_steps}"))
+        facts += _list_changed_flags(config)
     if report.manifest is not None:
         facts.append(("device", ", ".join(sorted({device.device for device in report.manifest.devices}))))
         facts.append(("torch", report.manifest.versions.get("torch", "")))
     facts.append(("steps", f"{len({step.step for step in report.steps})}" if report.steps else ""))
     return tuple((name, value) for name, value in facts if value)
+
+
+def _list_changed_flags(config: DDPConfig) -> Iterator[tuple[str, str]]:
+    """The wrapper's switches that are not as DDP has them by default."""
+    for field in msgspec.structs.fields(config):
+        is_switch = isinstance(field.default, bool) and field.name not in NOT_WRAPPER_ARGUMENTS
+        if is_switch and getattr(config, field.name) != field.default:
+            yield field.name, format_setting(field.name, getattr(config, field.name))
 
 
 def _median_step(rank: int, steps: list[StepSummary]) -> RankStep:

@@ -9,6 +9,7 @@ from advisor.schema import Baseline
 from reports import sentences, summary
 from reports.palette import PART_LABELS, PARTS, TEXT_ON_PART
 from tests.builders import (
+    GLOO_CONFIG,
     MS,
     a100_report,
     bucket_summary,
@@ -89,6 +90,24 @@ def test_changes_show_todays_value_where_it_is_known() -> None:
 def test_the_run_is_described_by_what_is_known() -> None:
     assert ("workload", "gpt (small)") in summary.describe_run(gloo_report())
     assert not any(name == "workload" for name, _ in summary.describe_run(a100_report()))
+
+
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({}, {}),
+        ({"caps_first_bucket": False}, {}),
+        (
+            {"find_unused_parameters": True, "static_graph": True},
+            {"find_unused_parameters": "on", "static_graph": "on"},
+        ),
+        ({"forward_sync_buffers": False}, {"forward_sync_buffers": "off"}),
+    ],
+)
+def test_the_header_names_the_switches_that_are_not_as_usual(changes: dict[str, bool], shown: dict[str, str]) -> None:
+    usual = summary.describe_run(gloo_report())
+    told = summary.describe_run(gloo_report(config=msgspec.structs.replace(GLOO_CONFIG, **changes)))
+    assert dict(set(told) - set(usual)) == shown
 
 
 def test_a_setting_that_nothing_tells_is_marked_as_assumed() -> None:
