@@ -33,7 +33,7 @@ _SILENCE: Final[dict[VerdictCode, str]] = {
 
 
 def say_ceiling(report: Report) -> str:
-    """What the step would take if communication were free: the most that any bucket size or comm hook can save."""
+    """What the step would take if communication were free, and what that saves: the most that a comm hook can."""
     ceiling = report.verdict.ceiling_ns
     if ceiling is None:
         return ""
@@ -48,7 +48,7 @@ def say_ceiling(report: Report) -> str:
     corrected = f" than today's {format_ns(today_ns)} (the replayed step, corrected by {change})" if residual else ""
     return (
         f"With free communication the step would take {format_estimate_ns(ceiling)}, {format_fraction(saving)} less"
-        f"{corrected}: no bucket size and no comm hook can save more."
+        f"{corrected}: no comm hook can save more, and a bucket size only by fewer launches."
     )
 
 

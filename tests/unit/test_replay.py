@@ -281,3 +281,13 @@ def test_the_residual_corrects_only_what_exceeds_the_noise(measured: float, floo
         limit_fraction=1,
     )
     assert estimate_residual(baseline).value == pytest.approx(correction)
+
+
+def test_only_fewer_launches_may_beat_the_ceiling() -> None:
+    """Four buckets of 1 MB are launched in 1 ms each, in a backward of 4 ms: without transfers the step takes 8 ms.
+    One bucket takes 4 + 1 ms, or 4 + 2 with its transfer, beside which the host launches it.
+    """
+    job = build_job([(k, MB) for k in range(1, 5)], backward_ms=4, beta_ns_per_byte=0.5, launch_ns=exactly(MS))
+    assert predict_ceiling(job, build_config(bucket_cap_mb=0.1)).value == 8 * MS
+    assert predict(job, build_config(bucket_cap_mb=100.0)).step_ns.value == 6 * MS
+    assert predict_ceiling(job, build_config(bucket_cap_mb=100.0)).value == 5 * MS

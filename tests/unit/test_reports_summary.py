@@ -121,11 +121,12 @@ def test_the_ceiling_is_the_most_that_can_be_saved() -> None:
     exact = msgspec.structs.replace(gloo_report().calibration, baseline_residual_fraction=estimate(0))
     assert sentences.say_ceiling(gloo_report(calibration=exact)) == (
         "With free communication the step would take 152.0 ms [149.0, 155.0], 16 % less: "
-        "no bucket size and no comm hook can save more."
+        "no comm hook can save more, and a bucket size only by fewer launches."
     )
     assert sentences.say_ceiling(gloo_report()) == (
         "With free communication the step would take 152.0 ms [149.0, 155.0], 15 % less than today's 179 ms "
-        "(the replayed step, corrected by −0.8 %): no bucket size and no comm hook can save more."
+        "(the replayed step, corrected by −0.8 %): "
+        "no comm hook can save more, and a bucket size only by fewer launches."
     )
     assert "as long as it does now" in sentences.say_ceiling(a100_report())
 
