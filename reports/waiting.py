@@ -26,7 +26,10 @@ def tabulate_waiting(report: Report) -> WaitingTable:
     costly = sorted(known, key=lambda rank: (-_value(rank), rank.rank))[:MAX_ROWS]
     rows = tuple(_tabulate_rank(report, rank) for rank in sorted(costly, key=lambda rank: rank.rank))
     kept = f"; the {len(rows)} of {len(known)} ranks that cost most" if len(rows) < len(known) else ""
-    caption = f"ms in the median step; what a rank costs others is how long they wait for it alone{kept}"
+    caption = (
+        "ms in the median step; what a rank costs others is how long they wait for it alone; what it takes longer in "
+        f"is told without waiting, which the phases above hold{kept}"
+    )
     return WaitingTable(HEADER, rows, caption)
 
 

@@ -48,6 +48,10 @@ def test_nanogpt_is_no_ddp_and_gets_no_advice(trace_corpus: Path) -> None:
     report = read(trace_corpus, "h100-nanogpt-8rank")
     assert (report.parallelism, report.verdict.code) == ("hand_written", "not_ddp")
     assert report.recommendations == ()
+    # Rank 1's device idles 3 to 8 ms in the optimizer; the others' is as long or longer, but for waiting for rank 1.
+    assert report.straggler is not None
+    assert (report.straggler.rank, report.straggler.phase) == (1, "optimizer")
+    assert 4e6 < report.straggler.phase_excess_ns < 5e6
     large = [c for c in report.collectives if (c.kind, c.num_elements) == ("reduce_scatter", 38_633_472)]
     assert large
     for c in large:
