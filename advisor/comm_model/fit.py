@@ -195,6 +195,8 @@ def _explain(has_sizes: bool, enough: bool, complete: bool, segments: Sequence[C
     if not complete:
         notes.append("A peer's trace is missing: waiting may hide in these times, which are upper limits.")
     betas = [segment.beta_ns_per_byte.value for segment in segments]
+    if complete and segments[-1].beta_ns_per_byte.low <= 0:
+        notes.append("Messages of these sizes tell no bandwidth: what much larger ones take is unknown.")
     if betas[0] < betas[-1]:
         kink = segments[1].from_bytes / 2**20
         notes.append(

@@ -181,6 +181,8 @@ def test_one_size_gives_a_bandwidth_and_no_latency(sizes: tuple[int, ...]) -> No
 def test_latency_alone_is_fitted_too() -> None:
     found = fit(transfers(1_000_000, 0))
     assert found.model.predict(MIB).value == pytest.approx(1_000_000, rel=0.05)
+    assert "tell no bandwidth" in found.model.message
+    assert "tell no bandwidth" not in fit(transfers(1_000_000, 1)).model.message
 
 
 def test_missing_peers_make_it_an_upper_limit_without_a_slowdown() -> None:
