@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from advisor.bucketing import bucket_limits
 from advisor.powersgd import find_powersgd_rank
-from advisor.replay.buckets import WIRE_BYTES
+from advisor.replay.buckets import WIRE_BYTES, plan_backward, sends_nothing
 from advisor.replay.scenarios import Job
 from advisor.schema import POWERSGD, DDPConfig
 
 KNOWN_HOOKS = frozenset({"none", "allreduce", "noop", *WIRE_BYTES})
 """Hooks whose cost replay knows, or takes from its calibration."""
+REACH = 2
+"""Times the largest transfer that was timed: beyond, what a byte costs must be known."""
 NOT_REPLAYED = ("backend", "wrapper", "batched_grad_copy", "skip_all_reduce_unused_params", "forward_sync_buffers")
 """Settings that change a step in ways that no profile of another setting tells."""
 
@@ -22,7 +24,7 @@ def find_gap(job: Job, config: DDPConfig) -> str | None:
         return "The hook that was profiled hides the gradients' sizes: profile without it, then ask what would change."
     if config.accumulation_steps < 1:
         return f"accumulation_steps={config.accumulation_steps} cannot be meant: a step has 1 micro-step or more."
-    return _find_gap_beside_today(job, config) or _find_gap_of_hook(job, config)
+    return _find_gap_beside_today(job, config) or _find_gap_of_hook(job, config) or _find_gap_of_link(job, config)
 
 
 def hides_gradients(job: Job) -> bool:
@@ -80,3 +82,16 @@ def _find_gap_of_hook(job: Job, config: DDPConfig) -> str | None:
     if not job.profile.shapes or POWERSGD not in job.calibration.hook_ns_per_byte:
         return f"This report is too old to tell what comm_hook {hook!r} costs: analyze the traces again."
     return None
+
+
+def _find_gap_of_link(job: Job, config: DDPConfig) -> str | None:
+    """Small transfers may cost nothing a byte, as far as they tell; large ones do."""
+    if sends_nothing(config) or job.model.segments[-1].beta_ns_per_byte.low > 0:
+        return None
+    largest = max((sample.num_bytes for sample in job.model.samples), default=0)
+    if max(plan_backward(job, config).sizes, default=0) <= REACH * largest:
+        return None
+    return (
+        f"Transfers of {largest / 1024:.3g} KiB at most were timed, which leaves open what a byte of larger ones costs: "
+        "give analyze a probe.json of these machines, or profile today's gradients without compression."
+    )

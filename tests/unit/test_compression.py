@@ -12,9 +12,9 @@ from advisor.calibrate import Calibrated, calibrate
 from advisor.intervals import total
 from advisor.observation import RunObservation
 from advisor.powersgd import OTHERS_WEIGHT
+from advisor.profiled_config import identify_config
 from advisor.replay import Job, hides_gradients
 from advisor.schema import StepSummary
-from advisor.profiled_config import identify_config
 from advisor.step_profile import find_compression
 from advisor.stragglers import find_waiting
 from advisor.summaries import summarize_steps

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from advisor.replay import Job, find_gap, predict
+from advisor.schema import Estimate
 from tests.job_builders import MB, MS, build_config, build_job, exactly
 
 MIB = 2**20
@@ -91,3 +92,19 @@ def test_what_a_late_host_hides_does_not_block() -> None:
         assert prediction.blocking_ns.value == blocking_ms * MS
         free = predict(job, build_config(comm_hook="noop"))
         assert prediction.step_ns.value - free.step_ns.value == blocking_ms * MS
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "low", "refused"), [(2 * MB, 0.0, False), (3 * MB, 0.0, True), (3 * MB, 0.5, False)]
+)
+def test_small_transfers_that_cost_nothing_a_byte_tell_nothing_of_large_ones(
+    num_bytes: int, low: float, refused: bool
+) -> None:
+    """1 MB was timed: twice as much may be asked for, more only where a byte is known to cost something."""
+    job = build_job([(10, num_bytes)], backward_ms=20)
+    beta = Estimate(value=1.0, low=low, high=2.0, basis="fitted")
+    segment = replace(job.model.segments[0], beta_ns_per_byte=beta)
+    job = Job(job.profile, job.calibration, replace(job.model, segments=(segment,)), TODAY)
+    gap = find_gap(job, build_config(bucket_cap_mb=25.0))
+    assert (gap is not None and "Transfers of 977 KiB at most were timed" in gap) == refused
+    assert find_gap(job, build_config(bucket_cap_mb=10.0, comm_hook="noop")) is None
