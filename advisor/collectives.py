@@ -122,9 +122,15 @@ class MatchedCollective:
 
 
 def find_collectives(timeline: RankTimeline) -> list[Collective]:
-    """The collectives of one rank, in launch order."""
+    """The collectives of one rank, in launch order; an unknown launch came before those of all that started later."""
     found = _from_kernels(timeline) if timeline.trace.device_type == "cuda" else _from_gloo_spans(timeline)
-    return sorted(found, key=lambda c: (c.launch_ns if c.launch_ns >= 0 else c.start_ns, c.start_ns))
+    placed: list[tuple[int, Collective]] = []
+    earliest = np.iinfo(np.int64).max
+    for collective in sorted(found, key=lambda c: c.start_ns, reverse=True):
+        launch = collective.launch_ns if collective.launch_ns >= 0 else min(collective.start_ns, earliest)
+        earliest = min(earliest, launch)
+        placed.append((launch, collective))
+    return [collective for _, collective in sorted(placed, key=lambda place: (place[0], place[1].start_ns))]
 
 
 def match_collectives(ranks: Sequence[Sequence[Collective]], world_size: int) -> list[MatchedCollective]:

@@ -19,6 +19,8 @@ UNKNOWN_SIZE = -1
 def find_launches(operators: pd.DataFrame, spans: pd.DataFrame, step_starts: Sequence[int]) -> list[int]:
     """The place in `operators` of the launch of each of `spans`, -1 where it was not recorded.
 
+    Of some that are alike and queue at once nobody can tell which one is missing; such an error ends with its step.
+
     Args:
         operators: What launches, on the caller's thread.
         spans: The executions, on gloo's threads.

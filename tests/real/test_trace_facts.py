@@ -221,7 +221,7 @@ def test_torchrecs_straggler_is_the_rank_that_never_waits(observe: Observe) -> N
         assert arrivals[2] - max(at for rank, at in arrivals.items() if rank != 2) > 990_000_000
 
 
-def test_nanogpt_is_no_ddp_and_its_ranks_match_but_for_the_windows_start(observe: Observe) -> None:
+def test_nanogpt_is_no_ddp_and_all_its_collectives_match(observe: Observe) -> None:
     ranks = observe(H100)
     assert {rank.parallelism for rank in ranks} == {"hand_written"}
     assert not any(rank.exchanges for rank in ranks)
@@ -230,8 +230,10 @@ def test_nanogpt_is_no_ddp_and_its_ranks_match_but_for_the_windows_start(observe
     assert 276 <= median(durations) < 278
     assert {c.dtype for rank in ranks for c in rank.collectives if c.num_elements == 38_633_472} == {"bfloat16"}
     matched = match(ranks)
-    assert all(m.complete for m in matched if m.members[0].step in (11, 12, 13))
-    assert sum(m.complete for m in matched) == 68
+    assert [len(m.members) for m in matched] == [8] * 76
+    for m in matched:  # also those launched before the window, whose sizes nobody knows
+        ends = [member.end_ns - offset for member, offset in zip(m.members, m.offsets_ns, strict=True)]
+        assert max(ends) - min(ends) < 200_000
 
 
 def test_one_all_reduce_without_steps(observe: Observe) -> None:

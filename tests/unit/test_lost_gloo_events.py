@@ -20,6 +20,7 @@ LAUNCH_OR_EXECUTION = ([LAUNCH], [EXECUTION], [LAUNCH, EXECUTION])
 
 SCENARIOS = {
     "sizes that differ, in a queue": ((2.0, 500_000), (4.0, 1_000_000), (6.0, 250_000), (8.0, 125_000)),
+    "sizes that differ, in a long queue": ((2.0, 4_000_000), (4.0, 4_100_000), (6.0, 4_200_000), (8.0, 4_300_000)),
     "sizes that differ, without a queue": ((2.0, 5_000), (4.0, 10_000), (6.0, 2_500), (8.0, 1_250)),
     "one size": ((2.0, 5_000), (4.0, 5_000), (6.0, 5_000), (8.0, 5_000)),
     "one size, in a queue": ((2.0, 800_000), (4.0, 800_000), (6.0, 800_000), (8.0, 800_000)),
