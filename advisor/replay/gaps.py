@@ -92,6 +92,6 @@ def _find_gap_of_link(job: Job, config: DDPConfig) -> str | None:
     if max(plan_backward(job, config).sizes, default=0) <= REACH * largest:
         return None
     return (
-        f"Transfers of {largest / 1024:.3g} KiB at most were timed, which leaves open what a byte of larger ones costs: "
+        f"Transfers of {largest / 1024:.3g} KiB at most were timed; what a byte of larger ones costs is open: "
         "give analyze a probe.json of these machines, or profile today's gradients without compression."
     )
