@@ -25,7 +25,7 @@ from advisor.schema import (
     Ladder,
     StepProfile,
 )
-from advisor.statistics import median_estimate
+from advisor.statistics import median_estimate, say_number
 from advisor.step_profile import CASTING_HOOKS, build_step_profile, find_compression
 
 CONCURRENCY: dict[Backend, int] = {"gloo": 2, "nccl": 1, "unknown": 1}
@@ -191,7 +191,7 @@ def _find_casts(copy_out: Estimate, device: DeviceType, assumed: list[str]) -> d
     else:
         cast = CPU_CAST if device == "cpu" else GPU_CAST
     assumed.append(
-        f"a hook that casts gradients to 16 bits costs {_say(cast.low)} to {_say(cast.high)} ns a byte, "
+        f"a hook that casts gradients to 16 bits costs {say_number(cast.low)} to {say_number(cast.high)} ns a byte, "
         f"{CAST_BYTES} bytes of memory traffic an element (no cast was timed)"
     )
     return dict.fromkeys(CASTING_HOOKS.values(), cast)
@@ -236,11 +236,6 @@ def _limit(ratio: Estimate, least: float, most: float = float("inf")) -> Estimat
     """A factor as replay takes it: communication makes nothing faster."""
     value, low, high = (min(most, max(least, bound)) for bound in (ratio.value, ratio.low, ratio.high))
     return Estimate(value=value, low=low, high=high, basis="fitted")
-
-
-def _say(number: float) -> str:
-    """Two digits, and no power of ten."""
-    return f"{float(f'{number:.2g}'):,.10g}"
 
 
 def _assume(value: float, *, low: float | None = None, high: float | None = None) -> Estimate:

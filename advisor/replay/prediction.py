@@ -87,8 +87,8 @@ def _find_costs(calibration: Calibration, config: DDPConfig) -> tuple[Estimate, 
 def _say_computation(calibration: Calibration, config: DDPConfig) -> str:
     per_byte, per_matrix = _find_costs(calibration, config)
     return (
-        f"what {config.comm_hook} computes takes {per_byte.low:.2g} to {per_byte.high:.2g} ns a byte of matrices, "
-        f"and {per_matrix.low / 1e3:.2g} to {per_matrix.high / 1e3:.2g} µs a matrix (no such hook ran)"
+        f"what {config.comm_hook} computes takes {say_number(per_byte.low)} to {say_number(per_byte.high)} ns a byte of matrices, "
+        f"and {say_number(per_matrix.low / 1e3)} to {say_number(per_matrix.high / 1e3)} µs a matrix (it was not timed)"
     )
 
 
