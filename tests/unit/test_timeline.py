@@ -199,6 +199,20 @@ def test_without_copies_backward_returns_before_the_hosts_next_event_and_not_a_w
     ]  # fmt: skip
 
 
+def test_an_execution_that_was_lost_is_not_waited_for_in_the_next_step() -> None:
+    trace = RankTrace()
+    for number, zero in ((2, 0), (3, 500)):
+        trace.step(number, zero, zero + 500)
+        trace.forward(zero, zero + 40)
+        trace.gradient(zero + 50, zero + 100, 64)
+        trace.gloo(zero + 60, zero + 61, zero + 120, 64)
+        trace.gloo(zero + 98, zero + 125, zero + 290, 32)
+        trace.optimizer(zero + 300, zero + 400)
+    trace.events.remove(next(e for e in trace.events if e["name"] == "gloo:all_reduce" and e["ts"] == 125))
+    finishes = [span for step in trace.lay_out().steps for span in phases(step) if span[0] == "gradient_finish"]
+    assert finishes == [("gradient_finish", 100, 300), ("gradient_finish", 600, 800)]
+
+
 def test_the_forwards_of_several_ddp_modules_are_one_forward() -> None:
     trace = RankTrace()
     trace.step(2, 0, 500)
