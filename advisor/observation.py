@@ -69,9 +69,15 @@ class RunObservation:
     """Collectives that were timed apart from the run, on its machines."""
 
     @property
+    def told_world_size(self) -> int | None:
+        """Ranks of the job, as the traces say; None where they do not."""
+        return max((rank.world_size or 0 for rank in self.ranks), default=0) or None
+
+    @property
     def world_size(self) -> int:
-        """Ranks of the job: as the traces say, else as many as there are files."""
-        return max((rank.world_size or 0 for rank in self.ranks), default=0) or len(self.ranks)
+        """Ranks of the job: as the traces say, else as many as there are files, and two where one exchanges."""
+        exchanges = any(rank.num_communication_events for rank in self.ranks)
+        return self.told_world_size or max(len(self.ranks), 2 if exchanges else 1)
 
     @property
     def backend(self) -> Backend:

@@ -15,6 +15,7 @@ from advisor.schema import DDPConfig, StepProfile
 from advisor.step_profile import find_hook
 
 ASSUMED_SETTINGS = {
+    "world_size": "no more ranks took part than were recorded, and two at least (no file says how many)",
     "comm_hook": "no comm hook changed what was sent (nothing shows that it was the gradients as they are)",
     "bucket_cap_mb": "bucket_cap_mb was left unset (the gradients' sizes, which would tell it, are unknown)",
 }
@@ -50,7 +51,11 @@ def list_assumed(
     if run.manifest is not None or not run.is_ddp:
         return ()
     knows_sizes = profile is not None and profile.sizes_known
-    known = {"comm_hook": _find_hook(schedules) is not None, "bucket_cap_mb": knows_sizes}
+    known = {
+        "world_size": run.told_world_size is not None,
+        "comm_hook": _find_hook(schedules) is not None,
+        "bucket_cap_mb": knows_sizes,
+    }
     return tuple(field for field, is_known in known.items() if not is_known)
 
 

@@ -23,7 +23,7 @@ from advisor.recommend import recommend
 from advisor.registration import register_gradients
 from advisor.replay import Job, check_baseline, estimate_residual, predict
 from advisor.schedule import StepSchedule, build_schedules
-from advisor.schema import Baseline, DDPConfig, Forecast, Prediction, QualityNote, Report, StepSummary
+from advisor.schema import Baseline, DDPConfig, Forecast, Prediction, QualityNote, Report, StepSource, StepSummary
 from advisor.statistics import median_estimate
 from advisor.stragglers import find_straggler, find_waiting
 from advisor.summaries import summarize_collectives, summarize_ranks, summarize_steps
@@ -31,6 +31,14 @@ from advisor.verdict import Analysis, judge, summarize_step_time
 
 FORECAST_TIMES = (1, 2, 4, 8)
 """The numbers of ranks to forecast, as multiples of today's."""
+
+CALL_STEP = "Give torch.profiler.profile a schedule and call prof.step() after every optimizer step."
+STEPS_TOLD_BY: dict[StepSource, str] = {
+    "optimizer": f"No ProfilerStep marks: steps were told apart by optimizer steps. {CALL_STEP}",
+    "forward": f"No ProfilerStep marks: steps were told apart by DDP's forward. {CALL_STEP}",
+    "window": f"Nothing tells steps apart, so the whole recording is shown as one. {CALL_STEP}",
+}
+"""What a report says where the profiler's own marks are missing."""
 
 
 def build_report(run: RunObservation) -> Report:
@@ -70,7 +78,7 @@ def build_report(run: RunObservation) -> Report:
         manifest=run.manifest,
         config=config,
         assumed_settings=assumed,
-        notes=(*run.notes, *notes, *_note_quality(run, calibrated, config), *_note_assumed(assumed, job)),
+        notes=(*run.notes, *notes, *_note_quality(run, schedules, calibrated, config), *_note_assumed(assumed, job)),
         verdict=verdict,
         alarms=tuple(alarm for check in ALARMS if (alarm := check(analysis)) is not None),
         baseline=baseline,
@@ -136,30 +144,31 @@ def _forecast(job: Job | None, config: DDPConfig | None, baseline: Baseline | No
     return forecast_ranks(job, config, [size for size in sizes if size <= MOST_RANKS])
 
 
-def _note_quality(run: RunObservation, calibrated: Calibrated, config: DDPConfig | None) -> list[QualityNote]:
-    notes = []
-    sources = {rank.step_source for rank in run.ranks}
-    if sources != {"profiler"}:
-        how = {"optimizer": "optimizer steps", "forward": "DDP's forward", "window": "nothing: one window is shown"}
-        told = ", ".join(how[source] for source in sorted(sources - {"profiler"}))
-        fix = "Give torch.profiler.profile a schedule and call prof.step() after every optimizer step."
-        notes.append(QualityNote(message=f"No ProfilerStep marks: steps were told apart by {told}. {fix}"))
-    if config is not None and not any(rank.has_shapes for rank in run.ranks):
-        notes.append(
-            QualityNote(message="No shapes: buckets can be merged but not split. Record with record_shapes=True.")
-        )
+def _note_quality(
+    run: RunObservation, schedules: Sequence[StepSchedule], calibrated: Calibrated, config: DDPConfig | None
+) -> list[QualityNote]:
+    notes = [
+        STEPS_TOLD_BY[source] for source in sorted({rank.step_source for rank in run.ranks} & STEPS_TOLD_BY.keys())
+    ]
     if config is not None and calibrated.profile is None:
-        notes.append(
-            QualityNote(message="The buckets' bytes are unknown, so nothing can be replayed. Use a newer torch.")
-        )
+        notes.append(_say_why_nothing_is_replayed(run, schedules))
+    elif config is not None and not any(rank.has_shapes for rank in run.ranks):
+        notes.append("No shapes: buckets can be merged but not split. Record with record_shapes=True.")
     if config is not None and config.bucket_cap_mb == DEFAULT_BUCKET_CAP_MB and config.caps_first_bucket:
         notes.append(
-            QualityNote(
-                message="bucket_cap_mb=25 is not the default: left unset, DDP's first bucket is one of 1 MiB, so that "
-                "communication starts earlier."
-            )
+            "bucket_cap_mb=25 is not the default: left unset, DDP's first bucket is one of 1 MiB, so that "
+            "communication starts earlier."
         )
-    return notes
+    return [QualityNote(message=message) for message in notes]
+
+
+def _say_why_nothing_is_replayed(run: RunObservation, schedules: Sequence[StepSchedule]) -> str:
+    if not any(rank.steps for rank in run.ranks):
+        return "No step was recorded from its beginning to its end, so nothing can be replayed."
+    if not schedules:
+        return "No step holds a backward together with the all-reduces of its gradients, so nothing can be replayed."
+    newer = " From torch 2.2 on, NCCL's collectives tell their size without it." if run.backend == "nccl" else ""
+    return f"The buckets' bytes are unknown, so nothing can be replayed. Record with record_shapes=True.{newer}"
 
 
 def _note_assumed(settings: Sequence[str], job: Job | None) -> list[QualityNote]:

@@ -9,8 +9,8 @@ import numpy as np
 
 from advisor.activity import Activity
 from advisor.collectives import Collective, MatchedCollective, measure_residuals
-from advisor.exchange import classify_collective
-from advisor.intervals import total
+from advisor.exchange import StepExchange, classify_collective
+from advisor.intervals import Intervals, intersection, total
 from advisor.observation import RankObservation
 from advisor.schedule import StepSchedule
 from advisor.schema import CollectiveSummary, Estimate, RankSummary, StepSummary
@@ -61,6 +61,7 @@ def _summarize_step(
         backward_end_ns=exchange.backward.end_ns - step.start_ns if exchange else None,
         num_micro_steps=max(1, len(step.find_spans("backward"))),
         wait_ns=waiting.sum_wait_ns(rank, step.number),
+        blocking_wait_ns=_measure_blocking_wait(exchange, waiting.waits.get((rank, step.number))),
         copy_ns=activity.copy_ns,
         idle_ns=duration - activity.compute_ns - activity.exposed_ns - activity.copy_ns,
         copy_back_ns=exchange.copy_back_ns if exchange else 0,
@@ -69,6 +70,11 @@ def _summarize_step(
     assert sum(phases.values()) + row.backward_ns + blocking == duration
     assert row.overlap_ns + row.exposed_ns == row.communication_ns
     return row
+
+
+def _measure_blocking_wait(exchange: StepExchange | None, waits: Intervals | None) -> int | None:
+    """How long of what blocked a rank waited for later ones; None without an exchange or while a trace is missing."""
+    return None if exchange is None or waits is None else total(intersection(exchange.blocking, waits))
 
 
 def summarize_ranks(

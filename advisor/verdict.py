@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +22,7 @@ from advisor.schema import (
     Straggler,
     Verdict,
     VerdictCode,
+    broken_line,
 )
 from advisor.statistics import median_estimate
 
@@ -59,21 +61,58 @@ class Analysis:
 
 
 @dataclass(frozen=True)
-class _Shares:
-    """The typical step as fractions of its length (median over steps and ranks)."""
+class _Split:
+    """What blocks, as shares that add up to 1: waiting for late ranks, and latency and bandwidth of the transfers."""
 
-    step_ns: float
-    blocking: float
-    data: float
-    host_bound: float
-    wait_of_communication: float
-    straggler: Straggler | None
-    latency: float | None
+    waiting: float
+    latency_of_transfers: Estimate
 
     @property
-    def lost(self) -> float:
+    def latency(self) -> Estimate:
+        """Of all that blocks."""
+        return _scale(self.latency_of_transfers, 1 - self.waiting)
+
+    @property
+    def bandwidth(self) -> Estimate:
+        """Of all that blocks."""
+        own = self.latency_of_transfers
+        rest = Estimate(value=1 - own.value, low=1 - own.high, high=1 - own.low, basis=own.basis)
+        return _scale(rest, 1 - self.waiting)
+
+
+@dataclass(frozen=True)
+class _Shares:
+    """The typical step as fractions of its length (median over steps and ranks); None where nobody knows."""
+
+    step_ns: float
+    blocking: float | None
+    data: float
+    host_bound: float
+    wait_of_communication: float | None
+    wait_of_blocking: float | None
+    straggler: Straggler | None
+    latency: Estimate | None
+
+    @property
+    def lost(self) -> float | None:
         """To the straggler."""
-        return self.straggler.step_fraction if self.straggler else 0.0
+        return self._of_straggler(self.straggler.step_fraction if self.straggler else 0.0)
+
+    @property
+    def latest(self) -> float | None:
+        """The share of the steps in which the straggler is the latest."""
+        return self._of_straggler(self.straggler.last_fraction if self.straggler else 0.0)
+
+    @property
+    def split(self) -> _Split | None:
+        """What blocking consists of."""
+        if self.wait_of_blocking is None or self.latency is None:
+            return None
+        return _Split(self.wait_of_blocking, self.latency)
+
+    def _of_straggler(self, share: float) -> float | None:
+        """Nobody is one only where the ranks are known not to wait for a single one."""
+        return None if self.wait_of_communication is None else share
 
 
 def judge(analysis: Analysis) -> Verdict:
@@ -99,14 +138,14 @@ def _decide(analysis: Analysis, shares: _Shares | None) -> VerdictCode:
     if shares is None:
         return "unknown"
     if (
-        shares.wait_of_communication >= STRAGGLER_OF_COMMUNICATION
-        and shares.lost >= STRAGGLER_OF_STEP
+        (shares.wait_of_communication or 0.0) >= STRAGGLER_OF_COMMUNICATION
+        and (shares.lost or 0.0) >= STRAGGLER_OF_STEP
         and shares.straggler is not None
         and shares.straggler.num_steps >= STRAGGLER_STEPS
         and shares.straggler.last_fraction >= STRAGGLER_ARRIVES_LAST
     ):
         return "straggler"
-    if not analysis.buckets:
+    if shares.blocking is None:
         return "unknown"
     if shares.data >= INPUT_OF_STEP and shares.data > shares.blocking:
         return "input_bound"
@@ -114,9 +153,9 @@ def _decide(analysis: Analysis, shares: _Shares | None) -> VerdictCode:
         return "host_bound"
     if shares.blocking < COMPUTE_BLOCKING:
         return "compute_bound"
-    if shares.latency is not None and shares.latency >= DOMINANT_TERM:
+    if shares.split is not None and shares.split.latency.value >= DOMINANT_TERM:
         return "latency_bound"
-    if shares.latency is not None and 1 - shares.latency >= DOMINANT_TERM:
+    if shares.split is not None and shares.split.bandwidth.value >= DOMINANT_TERM:
         return "bandwidth_bound"
     return "balanced"
 
@@ -131,57 +170,100 @@ def _measure_shares(analysis: Analysis) -> _Shares | None:
 
     return _Shares(
         step_ns=float(np.median(lengths)),
-        blocking=typical([step.blocking_ns for step in analysis.steps]),
+        blocking=typical([step.blocking_ns for step in analysis.steps]) if analysis.buckets else None,
         data=typical([step.data_ns for step in analysis.steps]),
         host_bound=typical([step.host_bound_ns for step in analysis.steps]),
-        wait_of_communication=_measure_waiting(analysis.steps),
+        wait_of_communication=_measure_waiting([(step.wait_ns, step.communication_ns) for step in analysis.steps]),
+        wait_of_blocking=_measure_waiting([(step.blocking_wait_ns, step.blocking_ns) for step in analysis.steps]),
         straggler=analysis.straggler,
         latency=_measure_latency_share(analysis),
     )
 
 
-def _measure_waiting(steps: Sequence[StepSummary]) -> float:
-    """The share of all communication that is waiting for later ranks."""
-    return sum(step.wait_ns or 0 for step in steps) / max(1, sum(step.communication_ns for step in steps))
+def _measure_waiting(steps: Sequence[tuple[int | None, int]]) -> float | None:
+    """The share that is waiting for later ranks, over all steps of which it is known.
+
+    Args:
+        steps: Per rank and step the waiting and the whole, in ns.
+    """
+    known = [(wait_ns, whole_ns) for wait_ns, whole_ns in steps if wait_ns is not None]
+    whole_ns = sum(whole_ns for _, whole_ns in known)
+    return sum(wait_ns for wait_ns, _ in known) / whole_ns if whole_ns else None
 
 
-def _measure_latency_share(analysis: Analysis) -> float | None:
-    """The share of alpha in the predicted time of the buckets that block, weighted by how much they do."""
+def _measure_latency_share(analysis: Analysis) -> Estimate | None:
+    """The share of alpha in the predicted time of the buckets that block, weighted by how much they do.
+
+    Its interval takes alpha and beta from the model's joint draws.
+    """
     model = analysis.comm_model
     if model is None or not model.latency_known or not model.complete:
         return None
-    sizes = {bucket.num_bytes for bucket in analysis.buckets if bucket.num_bytes > 0}
-    alpha = model.segments[0].alpha_ns.value
-    share_of = {num_bytes: alpha / max(1e-9, model.predict(num_bytes).value) for num_bytes in sizes}
-    weighted = [(b.blocking_ns, share_of[b.num_bytes]) for b in analysis.buckets if b.num_bytes > 0]
-    weight = sum(blocking for blocking, _ in weighted)
-    return sum(blocking * share for blocking, share in weighted) / weight if weight else None
+    blocking_ns: dict[int, int] = defaultdict(int)
+    for bucket in analysis.buckets:
+        if bucket.num_bytes > 0:
+            blocking_ns[bucket.num_bytes] += bucket.blocking_ns
+    if not any(blocking_ns.values()):
+        return None
+
+    def share(alpha_ns: float, predict: Callable[[int], float]) -> float:
+        weighted = sum(ns * alpha_ns / max(1e-9, predict(num_bytes)) for num_bytes, ns in blocking_ns.items())
+        return weighted / sum(blocking_ns.values())
+
+    value = share(model.segments[0].alpha_ns.value, lambda num_bytes: model.predict(num_bytes).value)
+    drawn = [
+        share(draw.alpha_ns, broken_line(draw.alpha_ns, draw.betas_ns_per_byte, draw.kinks_bytes))
+        for draw in model.draws
+    ]
+    low, high = np.quantile(drawn or [value], [0.025, 0.975])
+    return Estimate(value=value, low=min(value, float(low)), high=max(value, float(high)), basis="fitted")
+
+
+def _scale(share: Estimate, factor: float) -> Estimate:
+    return Estimate(value=share.value * factor, low=share.low * factor, high=share.high * factor, basis=share.basis)
 
 
 def _list_evidence(shares: _Shares | None) -> tuple[Evidence, ...]:
     if shares is None:
         return ()
-    step, communication = "of the step", "of communication"
-    last = shares.straggler.last_fraction if shares.straggler else 0.0
-    rows: list[tuple[str, float, str, float | None, str]] = [
+    step, communication, blocking = "of the step", "of communication", "of what blocks"
+    rows: list[tuple[str, float | None, str, float | None, str]] = [
         ("typical step", shares.step_ns / 1e6, "ms", None, "steps"),
         ("blocking communication", shares.blocking, step, COMPUTE_BLOCKING, "steps"),
         ("waiting for late ranks", shares.wait_of_communication, communication, STRAGGLER_OF_COMMUNICATION, "steps"),
         ("lost to the latest rank", shares.lost, step, STRAGGLER_OF_STEP, "ranks"),
-        ("that rank is the latest", last, "of the steps", STRAGGLER_ARRIVES_LAST, "ranks"),
+        ("that rank is the latest", shares.latest, "of the steps", STRAGGLER_ARRIVES_LAST, "ranks"),
         ("data", shares.data, step, INPUT_OF_STEP, "steps"),
         ("device idle for late launches", shares.host_bound, step, HOST_OF_STEP, "steps"),
     ]
-    if shares.latency is not None:
-        rows.append(("latency", shares.latency, "of blocking transfers", DOMINANT_TERM, "buckets"))
-    return tuple(Evidence(name=n, value=v, unit=u, threshold=limit, table=table) for n, v, u, limit, table in rows)
+    if shares.blocking:
+        rows.append(("blocked by late ranks", shares.wait_of_blocking, blocking, DOMINANT_TERM, "steps"))
+    listed = [Evidence(name=n, value=v, unit=u, threshold=limit, table=table) for n, v, u, limit, table in rows]
+    if shares.blocking:
+        listed.append(_show_latency(shares.split))
+    return tuple(listed)
+
+
+def _show_latency(split: _Split | None) -> Evidence:
+    latency = split.latency if split else None
+    return Evidence(
+        name="blocked by latency",
+        value=latency.value if latency else None,
+        low=latency.low if latency else None,
+        high=latency.high if latency else None,
+        unit="of what blocks",
+        threshold=DOMINANT_TERM,
+        table="buckets",
+    )
 
 
 def _explain(code: VerdictCode, shares: _Shares | None) -> str:
     """Why, and what next, in two sentences."""
     if code == "single_rank":
         return "One rank alone exchanges no gradients. Profile the job with at least two ranks."
-    if code == "unknown" or shares is None:
+    if shares is None:
+        return "No step was recorded from its beginning to its end. Record several, with prof.step() after each."
+    if code == "unknown":
         return (
             "No gradient all-reduce was found inside a step. Record complete steps with torch.profiler, "
             "with prof.step() after each and record_shapes=True."
@@ -198,14 +280,40 @@ def _explain(code: VerdictCode, shares: _Shares | None) -> str:
         "batch): bucket sizes cannot help.",
         "compute_bound": f"Communication blocks only {blocking}: it hides behind computation. "
         "DDP's settings have nothing left to give.",
-        "latency_bound": f"Communication blocks {blocking}, and most of that is the fixed cost of each collective. "
-        "Fewer, larger buckets can help.",
-        "bandwidth_bound": f"Communication blocks {blocking}, and most of that is bytes over bandwidth. "
-        "Start sending earlier, or send fewer bytes.",
-        "balanced": f"Communication blocks {blocking}, and neither latency nor bandwidth dominates. "
-        "Bucket sizes trade one against the other.",
     }
-    return sentences[code]
+    return sentences.get(code) or f"Communication blocks {blocking}{_say_split(shares)}"
+
+
+def _say_split(shares: _Shares) -> str:
+    """What of it dominates, and what next; `probably` where the interval reaches below the threshold."""
+    waiting, split = shares.wait_of_blocking, shares.split
+    if waiting is None:
+        return (
+            ", but how much of that is waiting for late ranks, latency or bandwidth is unknown. "
+            "Record every rank, and time the link with `ddp-advisor probe`."
+        )
+    if waiting >= DOMINANT_TERM:
+        return (
+            f", and {_percent(waiting)} of that is waiting for ranks that come later, which no bucket size and no hook "
+            "shortens. Look in which phase the ranks differ."
+        )
+    if split is None:
+        return (
+            ", but how much of that is latency and how much bandwidth is unknown. "
+            "Time the link with `ddp-advisor probe`, or record buckets of another size too."
+        )
+    for term, what, following in (
+        (split.latency, "the fixed cost of each collective", "Fewer, larger buckets can help."),
+        (split.bandwidth, "bytes over bandwidth", "Start sending earlier, or send fewer bytes."),
+    ):
+        if term.value >= DOMINANT_TERM:
+            surely = "" if term.low >= DOMINANT_TERM else "probably "
+            return f", and most of that is {surely}{what}. {following}"
+    return (
+        f", and neither latency nor bandwidth dominates: {_percent(split.waiting)} of that is waiting for late ranks, "
+        f"{_percent(split.latency.value)} latency and {_percent(split.bandwidth.value)} bandwidth. "
+        "Bucket sizes trade one against the other."
+    )
 
 
 def _say_straggler(straggler: Straggler | None) -> str:
@@ -233,11 +341,11 @@ def _say_other_parallelism(parallelism: Parallelism) -> str:
         "hand_written": "This run reduces its gradients by hand: no wrapper that is known wrote these traces",
     }
     what = seen.get(parallelism, "No DistributedDataParallel was found: no DDP forward, no reducer, no bucket marks")
-    return f"{what}. Communication is summarised below, but advice on DDP's settings does not apply."
+    return f"{what}, so advice on DDP's settings does not apply."
 
 
-def _percent(fraction: float) -> str:
-    return f"{100 * fraction:.0f} %"
+def _percent(fraction: float | None) -> str:
+    return "an unknown share" if fraction is None else f"{100 * fraction:.0f} %"
 
 
 def observe_ceiling(steps: Sequence[StepSummary]) -> Estimate:

@@ -6,7 +6,15 @@ from statistics import median
 from typing import Final
 
 from advisor.schema import Estimate, Evidence, Recommendation, Report, Sweep, SweepArm, VerdictCode
-from reports.text import format_change, format_estimate_ns, format_fraction, format_ns, format_quantity
+from reports.text import (
+    format_change,
+    format_estimate_ns,
+    format_fraction,
+    format_ns,
+    format_quantity,
+    format_share,
+    visible,
+)
 
 VERDICT_TITLES: Final[dict[VerdictCode, str]] = {
     "host_bound": "Host-bound",
@@ -15,7 +23,7 @@ VERDICT_TITLES: Final[dict[VerdictCode, str]] = {
     "compute_bound": "Compute-bound",
     "latency_bound": "Latency-bound",
     "bandwidth_bound": "Bandwidth-bound",
-    "balanced": "Balanced",
+    "balanced": "Communication-bound",
     "not_ddp": "Not DDP",
     "single_rank": "Single rank",
     "unknown": "Unknown",
@@ -106,6 +114,7 @@ def headline_numbers(report: Report) -> tuple[tuple[str, str, str], ...]:
     numbers: list[tuple[str, str, str]] = []
     if report.steps:
         numbers.append(("Step", format_ns(median(step.duration_ns for step in report.steps)), "median"))
+    if report.steps and report.buckets:
         blocking = median(step.blocking_ns / max(1, step.duration_ns) for step in report.steps)
         numbers.append(("Blocking", format_fraction(blocking), "of the step, median"))
     if report.verdict.ceiling_ns is not None:
@@ -130,9 +139,23 @@ def say_saving(recommendation: Recommendation) -> tuple[str, str, str]:
 
 
 def say_evidence(evidence: Evidence) -> tuple[str, str, str]:
-    """One number that decides, as (name, value, threshold); the threshold is empty where there is none."""
-    value = format_quantity(evidence.value, evidence.unit)
-    if evidence.threshold is None:
-        return evidence.name, value, ""
-    unit = "fraction" if evidence.unit.startswith("of ") else evidence.unit
-    return evidence.name, value, format_quantity(evidence.threshold, unit)
+    """One number that decides, as (name, value, threshold); the threshold is empty where there is none.
+
+    A share that rounds to its threshold and is another number gets the decimals that tell them apart.
+    """
+    value, limit, unit = evidence.value, evidence.threshold, evidence.unit
+    if value is not None and evidence.low is not None and evidence.high is not None:
+        share = Estimate(value=value, low=evidence.low, high=evidence.high, basis="fitted")
+        shown = f"{format_share(share)} {visible(unit)}"
+    else:
+        shown = format_quantity(value, unit, _count_decimals(value, limit))
+    if limit is None:
+        return evidence.name, shown, ""
+    return evidence.name, shown, format_quantity(limit, "fraction" if unit.startswith("of ") else unit)
+
+
+def _count_decimals(share: float | None, limit: float | None) -> int | None:
+    """The decimals in percent that a share needs to be told from its limit; None where it is told as it is."""
+    if share is None or limit is None or share == limit or format_fraction(share) != format_fraction(limit):
+        return None
+    return next((n for n in range(1, 9) if round(100 * share, n) != round(100 * limit, n)), None)

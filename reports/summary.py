@@ -24,6 +24,12 @@ class RankStep:
     step_ns: float
     parts_ns: dict[str, float]
     num_steps: int
+    knows_blocking: bool = True
+    """Without buckets nobody knows what blocked; backward then holds it."""
+
+    def known_ns(self, part: str) -> float | None:
+        """A part as it is shown."""
+        return None if part == "blocking" and not self.knows_blocking else self.parts_ns[part]
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,7 @@ def summarize_ranks(report: Report) -> tuple[RankStep, ...]:
     steps_of: dict[int, list[StepSummary]] = defaultdict(list)
     for step in report.steps:
         steps_of[step.rank].append(step)
-    return tuple(_median_step(rank, steps_of[rank]) for rank in sorted(steps_of))
+    return tuple(_median_step(rank, steps_of[rank], bool(report.buckets)) for rank in sorted(steps_of))
 
 
 def slowest_ranks(ranks: Iterable[RankStep], limit: int) -> tuple[RankStep, ...]:
@@ -115,7 +121,7 @@ def describe_run(report: Report) -> tuple[tuple[str, str], ...]:
         config = report.config
         assumed = dict.fromkeys(report.assumed_settings, " (assumed)")
         facts += [
-            ("ranks", f"{config.world_size}"),
+            ("ranks", f"{config.world_size}" + assumed.get("world_size", "")),
             ("backend", config.backend),
             ("wrapper", {"torch": "torch DDP", "bucketed": "BucketedDDP"}.get(config.wrapper, config.wrapper)),
             ("bucket_cap_mb", format_setting("bucket_cap_mb", config.bucket_cap_mb) + assumed.get("bucket_cap_mb", "")),
@@ -141,7 +147,7 @@ def _list_changed_flags(config: DDPConfig) -> Iterator[tuple[str, str]]:
             yield field.name, format_setting(field.name, getattr(config, field.name))
 
 
-def _median_step(rank: int, steps: list[StepSummary]) -> RankStep:
+def _median_step(rank: int, steps: list[StepSummary], knows_blocking: bool) -> RankStep:
     steps = sorted(steps, key=lambda step: (step.duration_ns, step.step))
     middle = steps[(len(steps) - 1) // 2 : len(steps) // 2 + 1]
     parts = {part: sum(getattr(step, f"{part}_ns") for step in middle) / len(middle) for part in PARTS}
@@ -150,6 +156,7 @@ def _median_step(rank: int, steps: list[StepSummary]) -> RankStep:
         step_ns=sum(step.duration_ns for step in middle) / len(middle),
         parts_ns=parts,
         num_steps=len(steps),
+        knows_blocking=knows_blocking,
     )
 
 

@@ -136,7 +136,7 @@ def _print_step(report: Report, console: Console) -> None:
     _print_heading("Where the step goes", console)
     table = _table("rank", "step", *PARTS)
     for rank in shown:
-        parts = [format_ms(rank.parts_ns[part]) for part in PARTS]
+        parts = [format_ms(rank.known_ns(part)) for part in PARTS]
         table.add_row(f"{rank.rank}", format_ms(rank.step_ns), *parts)
     for column, colour in zip(table.columns[2:], PARTS.values(), strict=True):
         column.header_style = f"bold {colour}"

@@ -102,7 +102,9 @@ def format_change(ratio: Estimate | None) -> str:
 
 
 def format_bytes(num_bytes: float) -> str:
-    """A size with three significant digits in binary units: 26 214 400 is `25 MiB`."""
+    """A size with three significant digits in binary units: 26 214 400 is `25 MiB`; one below 0 is unknown."""
+    if num_bytes < 0:
+        return UNKNOWN
     scale, unit = next(((scale, unit) for scale, unit in _BYTE_UNITS if abs(num_bytes) >= scale), (1, "B"))
     number = num_bytes / scale
     return f"{number:.0f} {unit}" if number.is_integer() else f"{_significant(number)} {unit}"
@@ -115,8 +117,11 @@ def format_traffic(num_bytes: float) -> str:
     return f"{number:.0f} {unit}" if float(number).is_integer() else f"{_significant(number)} {unit}"
 
 
-def format_fraction(fraction: float | None) -> str:
-    """A share in percent with two significant digits, whole from 10 % on: 0.158 is `16 %`, 0.03 is `3 %`."""
+def format_fraction(fraction: float | None, decimals: int | None = None) -> str:
+    """A share in percent with two significant digits, whole from 10 % on: 0.158 is `16 %`, 0.03 is `3 %`.
+
+    Or with so many decimals: 0.0995 with two is `9.95 %`.
+    """
     if fraction is None or not math.isfinite(fraction):
         return UNKNOWN
     percent = fraction * 100
@@ -124,17 +129,24 @@ def format_fraction(fraction: float | None) -> str:
         return "0 %"
     if abs(percent) < 0.1:
         return "< 0.1 %" if percent > 0 else "> −0.1 %"
+    if decimals is not None:
+        return f"{percent:.{decimals}f} %".replace("-", "−")
     return (f"{percent:.0f} %" if abs(percent) >= 10 else f"{percent:.2g} %").replace("-", "−")
 
 
-def format_quantity(value: float, unit: str) -> str:
-    """A number of evidence in its own unit: 0.12 in `of the step` is `12 % of the step`, 2e6 in `ns` is `2.00 ms`."""
+def format_quantity(value: float | None, unit: str, decimals: int | None = None) -> str:
+    """A number of evidence in its own unit: 0.12 in `of the step` is `12 % of the step`, 2e6 in `ns` is `2.00 ms`.
+
+    Shares have as many decimals as asked for.
+    """
+    if value is None:
+        return UNKNOWN
     if unit == "ns":
         return format_ns(value)
     if unit == "bytes":
         return format_bytes(value)
     if unit == "fraction" or unit.startswith("of "):
-        return f"{format_fraction(value)} {visible(unit.removeprefix('fraction'))}".rstrip()
+        return f"{format_fraction(value, decimals)} {visible(unit.removeprefix('fraction'))}".rstrip()
     number = f"{value:.0f}" if float(value).is_integer() else _significant(value)
     return f"{number} {visible(unit)}".rstrip()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from advisor.alarms._base import find_rows, list_all_places, list_ranks, list_steps
 from advisor.bucketing import MIB
 from advisor.schema import Alarm, Evidence
@@ -22,7 +24,7 @@ def check(analysis: Analysis) -> Alarm | None:
         return None
     cap = max(config.bucket_cap_mb_list or (config.bucket_cap_mb or 0.0,))
     num_bytes = measure_gradients(analysis)
-    if cap < LEAST_CAP_MB or cap * MIB < LEAST_FACTOR * num_bytes:
+    if num_bytes is None or cap < LEAST_CAP_MB or cap * MIB < LEAST_FACTOR * num_bytes:
         return None
     places = list_all_places(analysis)
     rows = find_rows(analysis.buckets, places)
@@ -44,12 +46,14 @@ def check(analysis: Analysis) -> Alarm | None:
     )
 
 
-def measure_gradients(analysis: Analysis) -> int:
-    """Bytes of all gradients: of the manifest's parameters, else of the buckets of a step."""
+def measure_gradients(analysis: Analysis) -> int | None:
+    """Bytes of all gradients: of the manifest's parameters, else of the buckets of a step, where all tell theirs."""
     manifest = analysis.run.manifest
     if manifest and manifest.parameters:
         return sum(parameter.num_bytes for parameter in manifest.parameters)
-    sent: dict[tuple[int, int], int] = {}
+    sent: Counter[tuple[int, int]] = Counter()
     for bucket in analysis.buckets:
-        sent[bucket.rank, bucket.step] = sent.get((bucket.rank, bucket.step), 0) + max(0, bucket.num_bytes)
-    return max(sent.values(), default=0)
+        if bucket.num_bytes < 0:
+            return None
+        sent[bucket.rank, bucket.step] += bucket.num_bytes
+    return max(sent.values(), default=None)

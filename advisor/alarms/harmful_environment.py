@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from advisor.alarms._base import find_rows, list_all_places, list_ranks, list_steps
+from advisor.alarms._base import find_rows, list_all_places, list_steps
 from advisor.schema import Alarm, Evidence, RunManifest
 from advisor.verdict import Analysis
 
@@ -98,7 +98,7 @@ def check(analysis: Analysis) -> Alarm | None:
     found = list_harmful(manifest)
     if not found:
         return None
-    places = list_all_places(analysis)
+    places, ranks = list_all_places(analysis), tuple(rank.rank for rank in analysis.run.ranks)
     told = say_harm(found)
     names = [setting.variable for setting, _ in found]
     return Alarm(
@@ -107,12 +107,12 @@ def check(analysis: Analysis) -> Alarm | None:
         message=f"The environment slows this run down: {told}.",
         fix=f"Unset {', '.join(names)} before training, or give fewer threads where those are too many.",
         code_fix=f"unset {' '.join(names)}",
-        ranks=list_ranks(places),
+        ranks=ranks,
         steps=list_steps(places),
         evidence=tuple(
             Evidence(
                 name=f"{setting.variable}={value}",
-                value=float(len(list_ranks(places))),
+                value=float(len(ranks)),
                 unit="ranks",
                 table="steps",
                 rows=find_rows(analysis.steps, places),

@@ -10,9 +10,10 @@ from advisor.verdict import Analysis
 def check(analysis: Analysis) -> Alarm | None:
     """Raises the alarm where the world size is above 1 and no step shows any communication.
 
-    Where the traces show the backwards and that nothing was launched in them, another alarm says so more exactly.
+    Without any step nobody knows. Where the traces show the backwards and that nothing was launched in them, another
+    alarm says so more exactly.
     """
-    if analysis.world_size == 1 or any(step.communication_ns for step in analysis.steps):
+    if analysis.world_size == 1 or not analysis.steps or any(step.communication_ns for step in analysis.steps):
         return None
     if analysis.is_ddp and any(update.ends_silent for rank in analysis.run.ranks for update in rank.updates):
         return None

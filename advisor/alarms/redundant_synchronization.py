@@ -33,14 +33,17 @@ def check(analysis: Analysis) -> Alarm | None:
     rows = find_rows(analysis.steps, places)
     # What the last synchronisation of a step blocks, which the report knows, the others block likewise.
     blocked = [analysis.steps[row].blocking_ns for row in rows]
-    cost_ms = num_redundant * median(blocked) / 1e6 if blocked else 0.0
-    sent = [sum(max(0, bucket.num_bytes) for bucket in update.micro_steps[-1].buckets) for update in redundant]
+    cost_ms = num_redundant * median(blocked) / 1e6 if blocked else None
+    cost = "" if cost_ms is None else f", about {cost_ms:.3g} ms a step"
+    sizes = [[bucket.num_bytes for bucket in update.micro_steps[-1].buckets] for update in redundant]
+    known = all(num_bytes >= 0 for of_update in sizes for num_bytes in of_update)
+    sent = float(num_redundant * median(map(sum, sizes))) if known else None
     return Alarm(
         code="redundant_synchronization",
         severity="warning",
         message=(
-            f"{num_redundant} of {num_redundant + 1} synchronisations of each update are waste, about {cost_ms:.3g} ms "
-            "a step: no_sync() is missing, or is around backward alone."
+            f"{num_redundant} of {num_redundant + 1} synchronisations of each update are waste{cost}: "
+            "no_sync() is missing, or is around backward alone."
         ),
         fix="Put no_sync() around forward and backward of all micro-batches but the last one.",
         code_fix=CODE,
@@ -52,7 +55,7 @@ def check(analysis: Analysis) -> Alarm | None:
             Evidence(name="blocked by them, about", value=cost_ms, unit="ms", table="steps", rows=rows),
             Evidence(
                 name="sent by them",
-                value=float(num_redundant * median(sent)),
+                value=sent,
                 unit="bytes",
                 table="buckets",
                 rows=find_rows(analysis.buckets, places),

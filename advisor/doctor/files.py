@@ -124,7 +124,7 @@ def unknown_world_size(run: RunExamination) -> Finding | None:
         code="unknown_world_size",
         severity="error" if is_alone else "hint",
         message="No file says how many ranks took part (it has no distributedInfo).",
-        cost="One file alone counts as a run of one rank, which exchanges no gradients."
+        cost="One file alone that exchanges anything counts as one of two ranks, so nothing is advised."
         if is_alone
         else "Missing ranks would go unnoticed.",
         fix="Start the profiler after init_process_group, and record every rank.",

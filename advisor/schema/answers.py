@@ -32,8 +32,12 @@ class Evidence(Struct, frozen=True, kw_only=True):
     """One number that decides, with the threshold it is judged by where there is one."""
 
     name: str
-    value: float
+    value: float | None
+    """None where nobody knows."""
     unit: str
+    low: float | None = None
+    high: float | None = None
+    """95 % from `low` to `high`, where a model tells the value."""
     threshold: float | None = None
     table: str | None = None
     """The table of the report that shows it, with `rows` as indices into it."""

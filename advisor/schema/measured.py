@@ -36,6 +36,8 @@ class StepSummary(Struct, frozen=True, kw_only=True):
     """Backwards of this step."""
     wait_ns: int | None = None
     """Waiting for ranks that arrived later at a collective; None while a peer's trace is missing."""
+    blocking_wait_ns: int | None = None
+    """The part of blocking in which this rank waited for later ones."""
     copy_ns: int = 0
     """GPU: copies and fills with neither computation nor communication beside them."""
     idle_ns: int = 0

@@ -6,6 +6,7 @@ A run is two ranks with steps of 1 ms: a backward from 300 to 500 µs with gradi
 from __future__ import annotations
 
 import copy
+import dataclasses
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -133,6 +134,14 @@ def raised(code: AlarmCode) -> tuple[Analysis, Alarm]:
     return analysis, next(alarm for alarm in raise_alarms(analysis) if alarm.code == code)
 
 
+def lose_steps(analysis: Analysis) -> Analysis:
+    """What is left of a run whose files were cut before any step ended."""
+    nothing: dict[str, Any] = dict.fromkeys(("steps", "step_activities", "exchanges", "updates", "collectives"), ())
+    ranks = tuple(dataclasses.replace(rank, **nothing) for rank in analysis.run.ranks)
+    run = dataclasses.replace(analysis.run, ranks=ranks)
+    return dataclasses.replace(analysis, steps=(), buckets=(), run=run)
+
+
 @cache
 def sound_codes() -> set[AlarmCode]:
     accumulating = analyze_micro_steps(SILENT, SILENT, SOUND, manifest=build_manifest())
@@ -188,6 +197,13 @@ class TestContract:
             assert evidence.rows
             table = getattr(analysis, evidence.table)
             assert {table[row].step for row in evidence.rows} <= set(alarm.steps)
+
+    def test_it_says_nothing_of_steps_that_were_all_lost(self, code: AlarmCode) -> None:
+        """Only what a manifest tells is still known."""
+        found = raise_alarms(lose_steps(analysis_of(code)))
+        told = {"harmful_environment", "cap_unit_suspect"} & {code}
+        assert {alarm.code for alarm in found} == told
+        assert all(evidence.value for alarm in found for evidence in alarm.evidence)
 
     def test_it_leaves_what_it_reads_unchanged(self, code: AlarmCode) -> None:
         analysis = analysis_of(code)

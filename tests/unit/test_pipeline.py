@@ -270,3 +270,40 @@ def test_buckets_that_no_cap_gives_are_kept_as_a_list(tmp_path: Path) -> None:
     config = pipeline.analyze([run]).config
     assert config is not None
     assert config.bucket_cap_mb_list == (1.0, 1.0, 2.0)
+
+
+def test_a_lone_file_that_exchanges_is_not_the_only_rank(tmp_path: Path) -> None:
+    """As older profilers wrote it, without a word on how many ranks there are."""
+    (tmp_path / "rank0.json").write_bytes(record_rank(0).to_json(distributedInfo={}))
+    report = pipeline.analyze([tmp_path], holistic=False)
+    assert report.verdict.code != "single_rank"
+    assert "world_size" in report.assumed_settings
+    assert {bucket.transfer_ns for bucket in report.buckets} == {None}
+    assert any("no file says how many" in note.message for note in report.notes)
+
+
+def test_a_rank_that_says_it_is_alone_is(tmp_path: Path) -> None:
+    (tmp_path / "rank0.json").write_bytes(record_rank(0).to_json(distributedInfo={"rank": 0, "world_size": 1}))
+    assert pipeline.analyze([tmp_path], holistic=False).verdict.code == "single_rank"
+
+
+def test_why_nothing_is_replayed_is_said_once_and_as_it_is(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        trace = record_rank(rank)
+        for event in trace.events:
+            event.get("args", {}).pop("Input Dims", None)
+        (tmp_path / f"rank{rank}.json").write_bytes(trace.to_json())
+    report = pipeline.analyze([tmp_path], holistic=False)
+    said = [note.message for note in report.notes if "shapes" in note.message]
+    assert said == ["The buckets' bytes are unknown, so nothing can be replayed. Record with record_shapes=True."]
+
+
+def test_files_cut_before_any_step_ended_raise_no_alarm(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    for file in folder.iterdir():
+        text = file.read_bytes()
+        file.write_bytes(text[: text.index(b"ProfilerStep") + 1000])
+    report = pipeline.analyze([folder], holistic=False)
+    assert report.steps == ()
+    assert report.alarms == ()
+    assert report.verdict.message.startswith("No step was recorded from its beginning to its end.")

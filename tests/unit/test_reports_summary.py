@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from advisor.schema import Baseline
+from advisor.schema import Baseline, Evidence
 from reports import sentences, summary
 from reports.palette import PART_LABELS, PARTS, TEXT_ON_PART
 from tests.builders import (
@@ -179,6 +179,33 @@ def test_headline_numbers_are_the_report_s() -> None:
         ("Saving", "14.0 ms", "a step, predicted"),
     )
     assert sentences.headline_numbers(gloo_report(steps=(), recommendations=()))[0][0] == "Ceiling"
+
+
+def test_without_buckets_nobody_knows_what_blocks() -> None:
+    assert all(name != "Blocking" for name, *_ in sentences.headline_numbers(gloo_report(buckets=())))
+    rank = summary.summarize_ranks(gloo_report(buckets=()))[0]
+    assert rank.known_ns("blocking") is None
+    assert rank.known_ns("backward") == rank.parts_ns["backward"]
+    assert summary.summarize_ranks(gloo_report())[0].known_ns("blocking") is not None
+
+
+@pytest.mark.parametrize(
+    ("value", "interval", "said"),
+    [
+        (0.0995, None, ("9.95 % of the step", "10 %")),  # rounds to its threshold, which it does not reach
+        (0.101, None, ("10.1 % of the step", "10 %")),
+        (0.1, None, ("10 % of the step", "10 %")),
+        (0.14, None, ("14 % of the step", "10 %")),
+        (0.24, (0.0, 0.5), ("24 % [0, 50] of the step", "10 %")),
+        (None, None, ("–", "10 %")),
+    ],
+)
+def test_a_share_can_be_told_from_its_threshold_and_an_unknown_one_from_zero(
+    value: float | None, interval: tuple[float, float] | None, said: tuple[str, str]
+) -> None:
+    low, high = interval or (None, None)
+    evidence = Evidence(name="data", value=value, low=low, high=high, unit="of the step", threshold=0.1)
+    assert sentences.say_evidence(evidence) == ("data", *said)
 
 
 def test_a_saving_is_told_with_its_interval_or_by_the_most_that_it_can_be() -> None:

@@ -120,3 +120,8 @@ def test_code_keeps_its_lines_but_nothing_else_that_acts() -> None:
 
 def test_markdown_is_made_inert() -> None:
     assert text.escape_markdown("![x](http://a) **b** $c$") == r"\!\[x\]\(http\://a\) \*\*b\*\* \$c\$"
+
+
+def test_a_size_that_no_trace_tells_is_unknown() -> None:
+    assert text.format_bytes(-1) == text.UNKNOWN
+    assert text.format_bytes(0) == "0 B"

@@ -5,7 +5,7 @@ import pytest
 
 from advisor.recommend import recommend
 from advisor.replay import check_baseline
-from advisor.schema import BucketSummary, StepSummary, Straggler, VerdictCode
+from advisor.schema import BucketSummary, CommDraw, CommModel, StepSummary, Straggler, Verdict, VerdictCode
 from advisor.verdict import Analysis, judge, summarize_step_time
 from tests.job_builders import MS, build_comm_model, build_config, build_job, exactly
 
@@ -16,7 +16,7 @@ def build_step(rank: int = 0, step: int = 2, **parts_ms: float) -> StepSummary:
     """A step of 100 ms; what the named parts leave is backward."""
     parts = {f"{name}_ns": round(ms * MS) for name, ms in parts_ms.items()}
     named = sum(parts.get(f"{name}_ns", 0) for name in ("data", "forward", "blocking", "optimizer", "other"))
-    names = "data forward blocking optimizer other compute overlap exposed host_bound wait"
+    names = "data forward blocking blocking_wait optimizer other compute overlap exposed host_bound wait"
     zero = {f"{name}_ns": 0 for name in names.split()}
     fields = {**zero, "communication_ns": 1, **parts, "backward_ns": STEP_MS * MS - named}
     return StepSummary(rank=rank, step=step, start_ns=0, duration_ns=STEP_MS * MS, num_syncs=1, **fields)
@@ -168,10 +168,81 @@ def test_what_is_no_ddp_run_is_said_first(changes: dict[str, object], code: Verd
     assert recommend(analysis, verdict) == ()
 
 
-def test_latency_is_not_claimed_while_a_peer_is_missing() -> None:
-    model = msgspec.structs.replace(build_comm_model(1_000_000, 0.1), complete=False)
-    steps, buckets = [build_step(blocking=20)], [build_bucket(length_ms=25, blocking_ms=20)]
-    assert judge(build_analysis(steps, buckets, comm_model=model)).code == "balanced"
+def judge_blocking(model: CommModel | None, *, wait_ms: float | None = 0, buckets: bool = True) -> Verdict:
+    """A step of 100 ms of which 20 block; for `wait_ms` of these its rank waits."""
+    wait_ns = None if wait_ms is None else round(wait_ms * MS)
+    step = msgspec.structs.replace(build_step(blocking=20), wait_ns=wait_ns, blocking_wait_ns=wait_ns)
+    found = [build_bucket(length_ms=25, blocking_ms=20)] if buckets else []
+    return judge(build_analysis([step], found, comm_model=model))
+
+
+def values_of(verdict: Verdict) -> dict[str, float | None]:
+    return {evidence.name: evidence.value for evidence in verdict.evidence}
+
+
+def test_what_a_missing_rank_hides_is_unknown_and_never_zero() -> None:
+    verdict = judge_blocking(msgspec.structs.replace(build_comm_model(1_000_000, 0.1), complete=False), wait_ms=None)
+    assert verdict.code == "balanced"
+    assert "how much of that is waiting for late ranks, latency or bandwidth is unknown" in verdict.message
+    values = values_of(verdict)
+    for name in (
+        "waiting for late ranks",
+        "lost to the latest rank",
+        "that rank is the latest",
+        "blocked by late ranks",
+        "blocked by latency",
+    ):
+        assert values[name] is None
+    assert values["blocking communication"] == 0.2
+
+
+def test_where_all_ranks_are_known_nobody_late_is_zero() -> None:
+    values = values_of(judge_blocking(build_comm_model(0, 1)))
+    assert (values["lost to the latest rank"], values["that rank is the latest"]) == (0.0, 0.0)
+
+
+def test_without_a_bucket_nobody_knows_what_blocks() -> None:
+    values = values_of(judge_blocking(None, buckets=False))
+    assert values["blocking communication"] is None
+    assert "blocked by latency" not in values
+
+
+def test_one_size_alone_does_not_tell_latency_from_bandwidth() -> None:
+    verdict = judge_blocking(msgspec.structs.replace(build_comm_model(1_000_000, 0.1), latency_known=False))
+    assert verdict.code == "balanced"
+    assert "how much of that is latency and how much bandwidth is unknown" in verdict.message
+    assert values_of(verdict)["blocked by latency"] is None
+
+
+def test_waiting_is_neither_latency_nor_bandwidth() -> None:
+    """Of 20 ms that block, 16 are waiting; of 8, the transfers' 60 % are bytes: less than two thirds of all."""
+    verdict = judge_blocking(build_comm_model(0, 1), wait_ms=16)
+    assert verdict.code == "balanced"
+    assert "80 % of that is waiting for ranks that come later" in verdict.message
+    verdict = judge_blocking(build_comm_model(0, 1), wait_ms=8)
+    assert verdict.code == "balanced"
+    assert "40 % of that is waiting for late ranks, 0 % latency and 60 % bandwidth" in verdict.message
+
+
+def test_a_share_of_latency_that_is_uncertain_is_said_to_be() -> None:
+    """1 MB takes 1 ms: the draws make 0, 20 and 40 % of that latency."""
+    draws = tuple(
+        CommDraw(alpha_ns=alpha, communication_slowdown=1, betas_ns_per_byte=(1 - alpha / 1e6,), kinks_bytes=())
+        for alpha in (0.0, 200_000.0, 400_000.0)
+    )
+    verdict = judge_blocking(build_comm_model(200_000, 0.8, draws=draws))
+    assert verdict.code == "bandwidth_bound"
+    assert "most of that is probably bytes over bandwidth" in verdict.message
+    (latency,) = (evidence for evidence in verdict.evidence if evidence.name == "blocked by latency")
+    assert latency.value == pytest.approx(0.2)
+    assert (latency.low, latency.high) == pytest.approx((0.01, 0.39))
+    assert "probably" not in judge_blocking(build_comm_model(200_000, 0.8)).message
+
+
+def test_no_step_at_all_is_said_as_it_is() -> None:
+    verdict = judge(build_analysis([], []))
+    assert (verdict.code, verdict.evidence) == ("unknown", ())
+    assert verdict.message.startswith("No step was recorded from its beginning to its end.")
 
 
 def test_every_threshold_is_shown_beside_the_number_it_judges() -> None:
