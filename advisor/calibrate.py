@@ -25,8 +25,9 @@ from advisor.schema import (
     Ladder,
     StepProfile,
 )
-from advisor.statistics import median_estimate, say_number
+from advisor.statistics import median_estimate
 from advisor.step_profile import CASTING_HOOKS, build_step_profile, find_compression
+from advisor.wording import say_number
 
 CONCURRENCY: dict[Backend, int] = {"gloo": 2, "nccl": 1, "unknown": 1}
 """Collectives in flight per process group: gloo runs two worker threads, NCCL one stream."""

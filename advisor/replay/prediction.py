@@ -12,6 +12,7 @@ from advisor.replay.buckets import bucket_gradients, plan_backward, sends_nothin
 from advisor.replay.scenarios import Job, Scenario, draw_scenarios, free_communication, summarize_draws
 from advisor.replay.waterfall import explain_step, sum_around
 from advisor.schema import Basis, BucketSpan, Calibration, DDPConfig, Estimate, Prediction
+from advisor.wording import say_number
 
 NOTHING = Estimate(value=0.0, low=0.0, high=0.0, basis="measured")
 
@@ -85,10 +86,13 @@ def _find_costs(calibration: Calibration, config: DDPConfig) -> tuple[Estimate, 
 
 
 def _say_computation(calibration: Calibration, config: DDPConfig) -> str:
-    per_byte, per_matrix = _find_costs(calibration, config)
+    per_byte, per_matrix = (
+        f"{say_number(cost.low / unit)} to {say_number(cost.high / unit)}"
+        for cost, unit in zip(_find_costs(calibration, config), (1, 1e3), strict=True)
+    )
     return (
-        f"what {config.comm_hook} computes takes {say_number(per_byte.low)} to {say_number(per_byte.high)} ns a byte of matrices, "
-        f"and {say_number(per_matrix.low / 1e3)} to {say_number(per_matrix.high / 1e3)} µs a matrix (it was not timed)"
+        f"what {config.comm_hook} computes takes {per_byte} ns a byte of matrices, and {per_matrix} µs a matrix "
+        "(it was not timed)"
     )
 
 

@@ -116,7 +116,7 @@ def test_what_it_computes_is_named_and_shown_in_the_waterfall() -> None:
     assert prediction.step_ns.basis == "extrapolated"
     assert prediction.step_ns.low < prediction.step_ns.value - 1.5 * COST_NS
     assert prediction.step_ns.high > prediction.step_ns.value + 3 * COST_NS
-    assert "0 to 3e+03 µs a matrix" in prediction.assumed[0]
+    assert "0 to 3,000 µs a matrix" in prediction.assumed[0]
 
 
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
