@@ -166,7 +166,10 @@ def _say_why_nothing_is_replayed(run: RunObservation, schedules: Sequence[StepSc
     if not any(rank.steps for rank in run.ranks):
         return "No step was recorded from its beginning to its end, so nothing can be replayed."
     if not schedules:
-        return "No step holds a backward together with the all-reduces of its gradients, so nothing can be replayed."
+        return (
+            "No step holds a backward together with the all-reduces of its gradients, so nothing can be replayed. "
+            "Record whole optimizer steps that synchronise, with prof.step() after each."
+        )
     newer = " From torch 2.2 on, NCCL's collectives tell their size without it." if run.backend == "nccl" else ""
     return f"The buckets' bytes are unknown, so nothing can be replayed. Record with record_shapes=True.{newer}"
 

@@ -161,10 +161,11 @@ def _describe(span: BucketSummary) -> str:
         "exposed": span.exposed_ns,
         "blocking": span.blocking_ns,
     }
+    size = f"{format_bytes(span.num_bytes)} ({span.num_bytes:,} bytes)" if span.num_bytes >= 0 else "bytes unknown"
     return "<br>".join(
         [
             f"<b>bucket {span.bucket}</b>, rank {span.rank}, step {span.step}",
-            f"{format_bytes(span.num_bytes)} ({span.num_bytes:,} bytes)",
+            size,
             *(f"{name}: {format_ns(value)}" for name, value in times.items()),
         ]
     )

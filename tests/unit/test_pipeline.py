@@ -272,6 +272,15 @@ def test_buckets_that_no_cap_gives_are_kept_as_a_list(tmp_path: Path) -> None:
     assert config.bucket_cap_mb_list == (1.0, 1.0, 2.0)
 
 
+def test_what_blocks_is_told_apart_into_waiting_and_transfer(tmp_path: Path) -> None:
+    """Rank 0 waits 5 ms for the last bucket of rank 1, and then 2.8 ms for its transfer, as rank 1 does."""
+    report = pipeline.analyze([write_run(tmp_path / "run", late_ms=5)], holistic=False)
+    told = {(step.rank, step.blocking_ns, step.blocking_wait_ns) for step in report.steps}
+    assert told == {(0, 7_800_000, 5_000_000), (1, 2_800_000, 0)}
+    (waited,) = (evidence for evidence in report.verdict.evidence if evidence.name == "blocked by late ranks")
+    assert waited.value == pytest.approx(5 / 10.6)
+
+
 def test_a_lone_file_that_exchanges_is_not_the_only_rank(tmp_path: Path) -> None:
     """As older profilers wrote it, without a word on how many ranks there are."""
     (tmp_path / "rank0.json").write_bytes(record_rank(0).to_json(distributedInfo={}))
