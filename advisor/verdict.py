@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from advisor.observation import NO_RUN, RunObservation
+from advisor.powersgd import find_powersgd_rank
 from advisor.replay import Job, predict_ceiling
 from advisor.schema import (
     Baseline,
@@ -121,6 +122,10 @@ def judge(analysis: Analysis) -> Verdict:
     code = _decide(analysis, shares)
     ceiling = predict_ceiling(analysis.job, analysis.config) if analysis.job and analysis.config else None
     message = _say_other_parallelism(analysis.parallelism) if code == "not_ddp" else _explain(code, shares)
+    if code == "compute_bound" and analysis.config and find_powersgd_rank(analysis.config.comm_hook):
+        message = (
+            f"{message} What {analysis.config.comm_hook} computes is part of the step: compare with comm_hook none."
+        )
     return Verdict(
         code=code,
         message=message,
@@ -279,7 +284,7 @@ def _explain(code: VerdictCode, shares: _Shares | None) -> str:
         f"while communication blocks {blocking}. Reduce the host's work first (torch.compile, CUDA graphs, a larger "
         "batch): bucket sizes cannot help.",
         "compute_bound": f"Communication blocks only {blocking}: it hides behind computation. "
-        "DDP's settings have nothing left to give.",
+        "Bucket sizes have nothing left to give.",
     }
     return sentences.get(code) or f"Communication blocks {blocking}{_say_split(shares)}"
 

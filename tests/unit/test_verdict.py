@@ -271,3 +271,13 @@ def test_no_speed_advice_when_replay_misses_the_step() -> None:
 def test_the_measured_step_is_the_mean_of_the_ranks_per_step() -> None:
     steps = [build_step(0, 2), msgspec.structs.replace(build_step(1, 2), duration_ns=200 * MS), build_step(0, 3)]
     assert summarize_step_time(steps) == [150 * MS, 100 * MS]
+
+
+def test_what_powersgd_computes_is_named_where_nothing_blocks() -> None:
+    """It hides no communication: bucket sizes change nothing, the hook may."""
+    config = build_config(comm_hook="powersgd:2")
+    verdict = judge(
+        build_analysis([build_step(blocking=1)], [build_bucket(length_ms=25, blocking_ms=1)], config=config)
+    )
+    assert verdict.code == "compute_bound"
+    assert "compare with comm_hook none" in verdict.message
