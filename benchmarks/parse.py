@@ -83,13 +83,13 @@ def run() -> None:
 def compare_on_a_file() -> list[Measurement]:
     """Every reader on 240 MB."""
     paths = make_traces(WITHOUT_STACKS, 240)
-    repeats = {"ddp-advisor": 5, "json": 3, "orjson": 3, "hta": 2, "traceinsight": 2}
+    repeats = {"ddp-advisor": 5, "json": 3, "orjson": 3, "hta": 2, "traceinsight": 1}
     return _compare("file", {arm: Trial(arm, paths, number) for arm, number in repeats.items() if _is_installed(arm)})
 
 
 def compare_on_shapes() -> list[Measurement]:
     """Every reader on 240 MB that were recorded with shapes, as `ddp-advisor run` does."""
-    repeats = {"ddp-advisor": 5, "orjson": 3, "hta": 2, "traceinsight": 2}
+    repeats = {"ddp-advisor": 5, "orjson": 3, "hta": 2, "traceinsight": 1}
     paths = make_traces(WITH_SHAPES, 240)
     return _compare("shapes", {arm: Trial(arm, paths, number) for arm, number in repeats.items() if _is_installed(arm)})
 
