@@ -62,7 +62,8 @@ def sum_around(job: Job, rank: RankProfile, micro_steps: int) -> float:
     more = micro_steps / job.profile.num_micro_steps
     around = more * (rank.data_ns + rank.other_ns) + rank.optimizer_ns
     computed = micro_steps * rank.forward_ns + (micro_steps - 1) * rank.backward_ns
-    return around + computed - (more - 1) * sum_copies_in(job, rank)
+    copied = sum_copies_in(job, rank) if more != 1 else 0.0  # the usual case is asked often
+    return around + computed - (more - 1) * copied
 
 
 def sum_copies_in(job: Job, rank: RankProfile) -> float:
