@@ -34,7 +34,7 @@ WITHOUT_STACKS = "a100-resnet50-ddp-rank0of2"
 WITH_STACKS = "mi300-resnet-ddp-rank0of8"
 """Seven of ten of its events are Python functions, which are not kept."""
 WITH_SHAPES = "gpt"
-"""A workload that is recorded here: 390 bytes an event, where the runs of other people have 240 to 320."""
+"""A workload that is recorded here: 390 bytes an event, where the runs of other people have 220 to 360."""
 TRACEINSIGHT = ("traceinsight==0.6.1", "--no-deps")
 BESIDE_TRACEINSIGHT = ("numpy", "pandas<3", "networkx", "plotly", "psutil", "pydot", "pyyaml")
 """What its parser needs of what it asks for."""
